@@ -1,0 +1,39 @@
+# Two commands: `make demo` and `make test`. PIP_ARGS passes options to pip.
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH_FREE := src/hy3/errors.py src/hy3/units.py src/hy3/cli src/hy3/checkpoint
+
+.PHONY: demo test test-long lint types clean
+
+demo: $(VENV)/.engine
+	$(BIN)/hy3 demo
+
+test: $(VENV)/.dev lint types
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -m long
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy $(TORCH_FREE)
+
+# torch is named with its exact version on the command line as well: a plain or ranged request
+# can bring a CUDA build of several GB.
+$(VENV)/.engine: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[engine]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.engine
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) hy3-demo .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Checkpoints on disk: headers, index, bytes, names and configuration. Torch-free."""

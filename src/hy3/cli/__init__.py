@@ -1,0 +1,1 @@
+"""One file per verb; everything heavy is imported inside the verb's function."""

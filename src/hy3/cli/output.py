@@ -1,0 +1,65 @@
+"""What a verb prints: people's text on stderr or stdout, data as one JSON object on stdout.
+
+With ``--json`` stdout carries exactly one JSON object and everything else goes to stderr; with
+``--quiet`` only results and errors are printed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hy3.errors import Hy3Error
+
+
+class Output:
+    """The one way verbs speak; made once per command from its flags."""
+
+    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+
+    def status(self, text: str) -> None:
+        """A line about progress or context; never data."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def warning(self, text: str) -> None:
+        """A line that begins with ``warning:``; shown even when quiet."""
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def text(self, text: str) -> None:
+        """Readable result text on stdout; suppressed under ``--json``."""
+        if not self.as_json:
+            print(text, flush=True)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
+        """A readable table on stdout; suppressed under ``--json``. Cells are plain text."""
+        if self.as_json:
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title or None, title_justify="left", header_style="bold")
+        for column in columns:
+            table.add_column(column)
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        width = None if sys.stdout.isatty() else 120
+        Console(width=width).print(table)
+
+    def result(self, verb: str, data: dict[str, Any]) -> None:
+        """The machine-readable result, printed only under ``--json``; the schema key is added."""
+        if self.as_json:
+            print(json.dumps({"schema": f"hy3.{verb}/1", **data}, ensure_ascii=False), flush=True)
+
+
+def print_error(error: Hy3Error, as_json: bool) -> None:
+    """Two lines on stderr; under ``--json`` also the error object on stdout."""
+    if as_json:
+        print(json.dumps(error.as_json(), ensure_ascii=False), flush=True)
+    print(f"error: {error}", file=sys.stderr)
+    print(f"hint: {error.hint}", file=sys.stderr, flush=True)

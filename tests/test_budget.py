@@ -1,0 +1,125 @@
+"""The house rules that a reader relies on: lengths, docstrings, annotations, import contract."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "hy3"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+# (file, function or "") -> why it may be longer.
+LENGTH_EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+# Packages and files that may import torch at all; everything else is torch-free.
+TORCH_ALLOWED = (
+    "nvfp4/",
+    "quantize/pipeline.py",
+    "quantize/verify.py",
+    "quantize/dequantize.py",
+    "quantize/calibration.py",
+    "model/",
+    "kernels/",
+    "engine/",
+    "evaluate/streaming.py",
+    "evaluate/divergence.py",
+    "deploy/native.py",
+    "deploy/vllm_plugin.py",
+)
+
+# package -> the hy3 packages that it may import besides itself, errors and units.
+MAY_IMPORT: dict[str, set[str]] = {
+    "checkpoint": set(),
+    "nvfp4": set(),
+    "kernels": {"nvfp4"},
+    "quantize": {"nvfp4", "checkpoint", "kernels"},
+    "model": {"kernels", "nvfp4", "checkpoint"},
+    "engine": {"model", "kernels", "nvfp4", "checkpoint"},
+    "chat": {"checkpoint"},
+    "server": {"chat", "engine"},
+    "deploy": {"engine", "model", "checkpoint", "chat", "hardware", "server"},
+    "bench": {"report"},
+    "evaluate": {"model", "checkpoint", "chat", "bench", "report"},
+    "report": set(),
+}
+
+
+def imports_of(path: Path) -> list[tuple[str, int]]:
+    """Every module imported anywhere in the file, with its line."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.append((node.module, node.lineno))
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+    return found
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_lengths(path: Path) -> None:
+    name = relative(path)
+    text = path.read_text(encoding="utf-8")
+    if (name, "") not in LENGTH_EXCEPTIONS:
+        assert text.count("\n") <= MAX_FILE_LINES, f"{name} is too long"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            allowed = (name, node.name) in LENGTH_EXCEPTIONS
+            assert allowed or length <= MAX_FUNCTION_LINES, f"{name}:{node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_docstrings_and_annotations(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), f"{relative(path)} has no module docstring"
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+        bare = [a.arg for a in arguments if a.annotation is None and a.arg not in ("self", "cls")]
+        jitted = any("njit" in ast.unparse(decorator) for decorator in node.decorator_list)
+        assert jitted or (not bare and node.returns), f"{relative(path)}:{node.lineno} {node.name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_import_contract(path: Path) -> None:
+    name = relative(path)
+    package = name.partition("/")[0] if "/" in name else ""
+    for module, line in imports_of(path):
+        top, _, rest = module.partition(".")
+        if top == "torch":
+            assert name.startswith(TORCH_ALLOWED), f"{name}:{line} imports torch"
+        if top != "hy3" or not rest or package in ("", "cli"):
+            continue
+        target = rest.partition(".")[0]
+        if target in ("errors", "units", "__version__", package):
+            continue
+        assert target in MAY_IMPORT[package], f"{name}:{line} imports hy3.{target}"
+        if name != "deploy/native.py" and module.startswith("hy3.engine.engine"):
+            assert package == "engine", f"{name}:{line}: only deploy/native.py builds an engine"
+
+
+def test_exceptions_are_still_needed() -> None:
+    for (name, function), reason in LENGTH_EXCEPTIONS.items():
+        assert reason, f"{name}:{function} has no reason"
+        assert (SOURCE / name).exists(), f"{name} is gone; drop its exception"
+
+
+def test_checks_catch_planted_faults(tmp_path: Path) -> None:
+    planted = tmp_path / "planted.py"
+    planted.write_text("import torch.nn\nfrom hy3.engine.engine import Engine\n")
+    assert [module for module, _ in imports_of(planted)] == [
+        "torch.nn",
+        "hy3.engine.engine",
+        "hy3.engine.engine.Engine",
+    ]
