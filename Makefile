@@ -3,7 +3,7 @@ PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-TORCH_FREE := src/hy3/errors.py src/hy3/units.py src/hy3/cli src/hy3/checkpoint
+TORCH_FREE := src/hy3/errors.py src/hy3/units.py src/hy3/cli src/hy3/checkpoint src/hy3/chat
 
 .PHONY: demo test test-long lint types clean
 
