@@ -1,0 +1,1 @@
+"""The native engine: continuous batching with drafts over token ids. It never sees text."""
