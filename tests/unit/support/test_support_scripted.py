@@ -1,0 +1,62 @@
+"""The generated checkpoints are what their users in other tests rely on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
+from hy3.checkpoint.model_config import load_config
+from support.scripted import make_random
+
+
+def read_all(folder: Path) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for shard in sorted(folder.glob("*.safetensors")):
+        with safe_open(shard, "pt") as file:
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return tensors
+
+
+@pytest.mark.parametrize("mtp", [0, 1])
+def test_random_checkpoint_has_the_published_layout(tmp_path: Path, mtp: int) -> None:
+    folder = make_random(tmp_path / "m", num_nextn_predict_layers=mtp)
+    config = load_config(folder)
+    tensors = read_all(folder)
+    moe_layers = config.num_layers - 1 + mtp
+    count = 3 + 8 * (config.num_layers + mtp) + 3 + moe_layers * (3 * 8 + 3 + 2) + 4 * mtp
+    assert len(tensors) == count
+    assert {name for name, tensor in tensors.items() if tensor.dtype == torch.float32} == {
+        f"model.layers.{layer}.mlp.expert_bias" for layer in range(1, 1 + moe_layers)
+    }
+    assert tensors["model.layers.0.self_attn.o_proj.weight"].shape == (64, 128)
+
+
+def test_gate_and_up_of_an_expert_are_in_different_shards(tmp_path: Path) -> None:
+    folder = make_random(tmp_path / "m", shards=2)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    where = index["weight_map"]
+    expert = "model.layers.1.mlp.experts.3."
+    assert where[f"{expert}gate_proj.weight"] != where[f"{expert}up_proj.weight"]
+    assert index["metadata"]["total_size"] == sum(t.nbytes for t in read_all(folder).values())
+
+
+def test_a_seed_fixes_the_weights(tmp_path: Path) -> None:
+    first, again, other = (
+        read_all(make_random(tmp_path / name, seed=seed))
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
+
+
+def test_tokenizer_round_trips_and_keeps_markers(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(make_random(tmp_path / "m") / "tokenizer.json"))
+    text = "naïve 你好 12 🙂<think:opensource>"
+    ids = tokenizer.encode(text).ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert tokenizer.decode([tokenizer.token_to_id("<｜hy_eos:opensource｜>")]) == ""
