@@ -1,0 +1,145 @@
+"""A checkpoint folder: which tensor lies in which shard, agreed between index and headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hy3.checkpoint.header import Header, TensorInfo, read_header
+from hy3.checkpoint.strict_json import JsonFault, parse_object
+from hy3.errors import InputError
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+MAX_INDEX_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All headers of one folder; every tensor is in exactly one shard."""
+
+    folder: Path
+    headers: dict[str, Header]  # shard file name -> header, sorted by name
+    tensors: dict[str, str]  # tensor name -> shard file name, in shard and data order
+    declared_bytes: int | None  # metadata.total_size of the index, which nothing here relies on
+
+    def info(self, name: str) -> TensorInfo:
+        """Where one tensor lies; KeyError when the checkpoint has no such tensor."""
+        return self.headers[self.tensors[name]].tensors[name]
+
+    def path(self, name: str) -> Path:
+        """The shard that holds one tensor."""
+        return self.headers[self.tensors[name]].path
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of tensor data, headers not counted: what the index calls total_size."""
+        return sum(self.info(name).nbytes for name in self.tensors)
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read the index and every header, or the lone ``model.safetensors``.
+
+    Raises:
+        InputError: when index and shards disagree in any way, or any header is unsound.
+    """
+    if not folder.is_dir():
+        raise InputError("is not a folder", hint="name a checkpoint folder", where=str(folder))
+    on_disk = {path.name for path in folder.glob("*.safetensors")}
+    index_path = folder / INDEX_NAME
+    if index_path.exists():
+        weight_map, declared_bytes = _read_index(index_path)
+        _check_shards(set(weight_map.values()), on_disk, index_path)
+    elif on_disk == {SINGLE_NAME}:
+        weight_map, declared_bytes = None, None
+    else:
+        found = f"{len(on_disk)} shards" if on_disk else "no shard"
+        raise InputError(
+            f"has {found} but neither {INDEX_NAME} nor a lone {SINGLE_NAME}",
+            hint="fetch the whole checkpoint, its index included",
+            where=str(folder),
+        )
+    headers = {name: read_header(folder / name) for name in sorted(on_disk)}
+    tensors = _place_tensors(headers.values())
+    if weight_map is not None:
+        _check_placement(weight_map, tensors, headers, index_path)
+    return Checkpoint(folder, headers, tensors, declared_bytes)
+
+
+def _read_index(path: Path) -> tuple[dict[str, str], int | None]:
+    try:
+        size = path.stat().st_size
+        if size > MAX_INDEX_BYTES:
+            raise _fault(path, f"holds {size} bytes; an index has at most {MAX_INDEX_BYTES}")
+        index = parse_object(path.read_bytes())
+    except OSError as error:
+        raise _fault(path, f"cannot be read ({error.strerror})") from error
+    except JsonFault as error:
+        raise _fault(path, error.reason, offset=error.offset) from error
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise _fault(path, "has no weight_map")
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not _is_plain_shard_name(shard):
+            message = f"places it in {shard!r}, which is not the plain name of a .safetensors file"
+            raise _fault(path, message, name)
+    metadata = index.get("metadata")
+    declared = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return weight_map, declared if type(declared) is int else None
+
+
+def _is_plain_shard_name(name: str) -> bool:
+    """No path: a shard must lie in the checkpoint's own folder."""
+    harmless = name.isprintable() and not name.startswith(".") and not set(name) & set("/\\:")
+    return harmless and name.endswith(".safetensors")
+
+
+def _check_shards(named: set[str], on_disk: set[str], index_path: Path) -> None:
+    for shard in sorted(named - on_disk):
+        raise _fault(index_path, f"names the shard {shard!r}, which is missing")
+    for shard in sorted(on_disk - named):
+        raise InputError(
+            f"is not named in {INDEX_NAME}",
+            hint="move files that do not belong to the checkpoint out of the folder",
+            where=str(index_path.parent / shard),
+        )
+
+
+def _place_tensors(headers: Iterable[Header]) -> dict[str, str]:
+    tensors: dict[str, str] = {}
+    for header in headers:
+        for name, info in header.tensors.items():
+            if name in tensors:
+                raise InputError(
+                    f"is stored in {tensors[name]} as well",
+                    hint="a tensor must lie in one shard: fetch the checkpoint again",
+                    where=f"{header.path}: tensor {name!r}: byte {header.data_start + info.start}",
+                )
+            tensors[name] = header.path.name
+    return tensors
+
+
+def _check_placement(
+    weight_map: dict[str, str], tensors: dict[str, str], headers: dict[str, Header], path: Path
+) -> None:
+    for name, shard in weight_map.items():
+        if name not in headers[shard].tensors:
+            raise _fault(path, f"places it in {shard}, which does not hold it", name)
+    for name, shard in tensors.items():
+        if name not in weight_map:
+            header = headers[shard]
+            raise InputError(
+                f"is not named in {INDEX_NAME}",
+                hint="index and shards come from different checkpoints: fetch both again",
+                where=f"{header.path}: tensor {name!r}: "
+                f"byte {header.data_start + header.tensors[name].start}",
+            )
+
+
+def _fault(path: Path, message: str, tensor: str = "", offset: int | None = None) -> InputError:
+    where = str(path)
+    where += f": tensor {tensor!r}" if tensor else ""
+    where += f": byte {offset}" if offset is not None else ""
+    hint = "index and shards do not fit together: fetch the checkpoint again"
+    return InputError(message, hint=hint, where=where)
