@@ -1,0 +1,44 @@
+"""How a benchmark script leaves its result: one JSON with hardware, versions, command and date."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hy3.cli.env import gather_environment
+
+ROOT = Path(__file__).resolve().parent.parent
+HARDWARE = ("platform", "machine", "processor", "cores", "memory_gib")
+
+
+def record(name: str, results: dict[str, Any], path: Path | None = None) -> Path:
+    """Write ``benchmarks/results/<name>.json`` (or ``path``) and return where it lies.
+
+    ``results`` holds the script's own keys beside the provenance that is added here.
+    """
+    facts = gather_environment()
+    document = {
+        "command": " ".join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _commit(),
+        "hardware": {key: facts[key] for key in HARDWARE},
+        "versions": {key: value for key, value in facts.items() if key not in HARDWARE},
+        **results,
+    }
+    path = path or ROOT / "benchmarks" / "results" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
+def _commit() -> str:
+    run = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"],
+        capture_output=True,
+        text=True,
+    )
+    return run.stdout.strip() or "unknown"
