@@ -115,8 +115,8 @@ def read_marker_suffix(folder: Path) -> SuffixFinding:
     A later source that answers differently is reported as a warning. Files that are missing have
     no answer; a file that is not JSON is an InputError.
     """
-    tokenizer = _read_optional(folder / "tokenizer.json")
-    config = _read_optional(folder / "tokenizer_config.json")
+    tokenizer = read_json_if_there(folder / "tokenizer.json")
+    config = read_json_if_there(folder / "tokenizer_config.json")
     tokens = list(_vocabulary(tokenizer))
     warnings: list[str] = []
     answers = [
@@ -134,13 +134,15 @@ def read_marker_suffix(folder: Path) -> SuffixFinding:
     return SuffixFinding(suffix, source, warnings)
 
 
-def _read_optional(path: Path) -> dict[str, Any]:
+def read_json_if_there(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``, empty if there is no such file."""
     return read_json_object(path) if path.is_file() else {}
 
 
 def _vocabulary(tokenizer: dict[str, Any]) -> Iterator[str]:
     for token in tokenizer.get("added_tokens") or []:
-        yield token.get("content", "")
+        if isinstance(token, dict) and isinstance(token.get("content"), str):
+            yield token["content"]
     vocabulary = (tokenizer.get("model") or {}).get("vocab")
     if isinstance(vocabulary, dict):
         yield from vocabulary
