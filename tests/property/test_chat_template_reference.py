@@ -35,7 +35,7 @@ call = st.fixed_dictionaries(
     }
 )
 message = st.one_of(
-    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "tool"]), "content": text}),
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": text}),
     st.fixed_dictionaries(
         {"role": st.just("assistant"), "content": text},
         optional={
@@ -43,6 +43,12 @@ message = st.one_of(
             "tool_calls": st.lists(call, min_size=1, max_size=3),
         },
     ),
+)
+
+system = st.fixed_dictionaries({"role": st.just("system"), "content": text})
+# System messages lead, as clients send them; what "the last message" means is then one thing.
+conversation = st.tuples(st.lists(system, max_size=2), st.lists(message, max_size=6)).map(
+    lambda parts: parts[0] + parts[1]
 )
 
 
@@ -75,7 +81,7 @@ def golden_template(path: Path) -> ChatTemplate:
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=150, deadline=None)
 @given(
-    messages=st.lists(message, min_size=1, max_size=7),
+    messages=conversation.filter(bool),
     tools=st.lists(st.dictionaries(text, values, min_size=1, max_size=2), max_size=2),
     effort=st.sampled_from(["no_think", "low", "high"]),
     keep=st.none() | st.booleans(),
