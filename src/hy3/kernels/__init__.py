@@ -1,0 +1,1 @@
+"""Hot operations: each file holds a readable torch oracle and, beneath it, its fast twins."""
