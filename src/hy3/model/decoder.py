@@ -42,9 +42,7 @@ class Hy3Model:
         """An empty cache with this checkpoint's scales; ``dtype`` defaults to the model's."""
         layers = self.weights.layers + ((self.weights.mtp.layer,) if self.weights.mtp else ())
         scales = [layer.attention.kv_scales for layer in layers]
-        return KvPool(
-            self.config, num_blocks, block_size, dtype or self.dtype, self.device, scales
-        )
+        return KvPool(self.config, num_blocks, block_size, dtype or self.dtype, self.device, scales)
 
     @torch.inference_mode()
     def forward(self, batch: Batch, pool: KvPool) -> Tensor:

@@ -11,7 +11,9 @@ def inverse_frequencies(theta: float, head_dim: int) -> Tensor:
     return 1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
 
 
-def rope_tables(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rope_tables(
+    positions: Tensor, frequencies: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """cos and sin, [tokens, head_dim/2]: angles in fp32, tables in the model dtype."""
     angles = positions[:, None].float() * frequencies
     return angles.cos().to(dtype), angles.sin().to(dtype)

@@ -93,5 +93,3 @@ class WeightReader:
             hint="config.json and the weights are of different models; fetch both again",
             where=f"{self._reader.checkpoint.folder}: {name}",
         )
-
-
