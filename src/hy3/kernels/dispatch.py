@@ -9,7 +9,7 @@ arguments, and the first twin whose predicate holds is run:
     @scale.twin("numba", when=lambda x, factor: x.device.type == "cpu")
     def _scale_numba(x: Tensor, factor: float) -> Tensor: ...
 
-``scale(...)`` dispatches; ``scale.oracle(...)`` and ``scale.named("numba")(...)`` call one directly.
+``scale(...)`` dispatches; ``scale.oracle`` and ``scale.named("numba")`` are single ones.
 ``HY3_KERNELS=torch`` forces the oracles; it is read once, when this module is imported.
 """
 
