@@ -10,7 +10,7 @@ import sys
 import typer
 
 from hy3 import __version__
-from hy3.cli import env
+from hy3.cli import bench, env
 from hy3.cli.output import print_error
 from hy3.errors import EnvironmentFault, Hy3Error
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 
 VERBS = {
+    "bench": bench.command,
     "env": env.command,
 }
 for _name, _command in VERBS.items():

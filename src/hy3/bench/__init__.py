@@ -1,0 +1,1 @@
+"""Measuring an endpoint over HTTP: any OpenAI-compatible server, ours included."""

@@ -1,0 +1,91 @@
+"""Prompts of real text of a wanted length in tokens.
+
+Random tokens would mislead: a draft layer cannot predict them, and no user sends them. The text is
+the language reference that Python carries in ``pydoc_data``, read at run time. Each prompt starts
+elsewhere in it, so that no prompt is found in the server's prefix cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+PATHS = {"chat": "/chat/completions", "completions": "/completions"}
+_FIRST_GUESS_WORDS_PER_TOKEN = 0.6
+_STRIDE_WORDS = 7919  # a prime: successive prompts begin far apart
+_INSTRUCTION = "\n\nContinue this text at length."
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What each request asks; ``words`` was fitted to the wanted prompt length."""
+
+    api: str  # "chat" or "completions"
+    model: str
+    words: int
+    output_tokens: int
+    temperature: float
+
+    @property
+    def path(self) -> str:
+        return PATHS[self.api]
+
+    def body(self, index: int) -> dict[str, Any]:
+        """Request number ``index``; the same index always gives the same body."""
+        return request_body(
+            self.api,
+            self.model,
+            passage(index, self.words),
+            max_tokens=self.output_tokens,
+            temperature=self.temperature,
+            seed=index,
+        )
+
+
+def request_body(api: str, model: str, text: str, **sampling: Any) -> dict[str, Any]:
+    """A streamed request that asks for every way of counting tokens and runs to its limit."""
+    body: dict[str, Any] = {
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "return_token_ids": True,
+        "ignore_eos": True,
+        "top_p": 1.0,
+        **sampling,
+    }
+    if api == "chat":
+        body["messages"] = [{"role": "user", "content": text + _INSTRUCTION}]
+    else:
+        body["prompt"] = text
+    return body
+
+
+def passage(index: int, words: int) -> str:
+    """Passage number ``index`` of the corpus, so many words long; goes round at its end."""
+    corpus = _corpus()
+    start = index * _STRIDE_WORDS % len(corpus)
+    return " ".join(corpus[(start + i) % len(corpus)] for i in range(words))
+
+
+async def fit_words(wanted_tokens: int, count: Callable[[str], Awaitable[int]]) -> int:
+    """The number of words whose prompt has about ``wanted_tokens`` tokens as the server counts.
+
+    Two counts give the tokens per word and the fixed cost of the template around the text.
+    """
+    guess = max(2, round(wanted_tokens * _FIRST_GUESS_WORDS_PER_TOKEN))
+    half = max(1, guess // 2)
+    small = await count(passage(0, half))
+    large = await count(passage(0, guess))
+    per_word = (large - small) / (guess - half)
+    if per_word <= 0:
+        return guess
+    return max(1, half + round((wanted_tokens - small) / per_word))
+
+
+@cache
+def _corpus() -> tuple[str, ...]:
+    from pydoc_data.topics import topics
+
+    return tuple(word for name in sorted(topics) for word in topics[name].split())
