@@ -6,6 +6,7 @@ Verb modules import only typer and light modules at their top, so ``hy3 --help``
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -24,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-VERBS = {
+VERBS: dict[str, Callable[..., None]] = {
     "bench": bench.command,
     "env": env.command,
 }

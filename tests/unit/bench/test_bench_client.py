@@ -81,7 +81,7 @@ def test_a_refused_connection() -> None:
 
 
 def test_a_slow_server_is_a_timeout() -> None:
-    with timed_server(Script(first_delay_s=5.0)) as server:
+    with timed_server(Script(first_delay_s=1.0)) as server:
         assert ask(server, timeout_s=0.2).failure == "timeout"
 
 
