@@ -36,7 +36,7 @@ def _real_like(shape: tuple[int, int], g: torch.Generator) -> Tensor:
 def _tiny_groups(shape: tuple[int, int], g: torch.Generator) -> Tensor:
     """Group magnitudes over six decades, so that most scales sit at the low end."""
     w = torch.randn(shape, generator=g).unflatten(-1, (-1, 16))
-    decades = -6 * torch.rand(w.shape[:-1] + (1,), generator=g)
+    decades = -6 * torch.rand((*w.shape[:-1], 1), generator=g)
     return (w * 10**decades).flatten(-2)
 
 
