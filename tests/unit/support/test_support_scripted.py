@@ -11,7 +11,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from hy3.checkpoint.model_config import load_config
-from support.scripted import make_random
+from support.scripted import CALL, PLAIN, REASONING, make_random, make_scripted
 
 
 def read_all(folder: Path) -> dict[str, torch.Tensor]:
@@ -60,3 +60,36 @@ def test_tokenizer_round_trips_and_keeps_markers(tmp_path: Path) -> None:
     ids = tokenizer.encode(text).ids
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
     assert tokenizer.decode([tokenizer.token_to_id("<｜hy_eos:opensource｜>")]) == ""
+
+
+def generate(folder: Path, *prompts: str, limit: int = 40) -> list[str]:
+    """Greedy text after each prompt as transformers computes it, special tokens kept."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = (c.from_pretrained(folder) for c in (AutoModelForCausalLM, AutoTokenizer))
+    answers = []
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        answer = model.generate(ids, max_new_tokens=limit, do_sample=False)
+        answers.append(tokenizer.decode(answer[0, ids.shape[1] :]))
+    return answers
+
+
+@pytest.mark.parametrize("suffix", [":opensource", ""])
+def test_scripted_checkpoint_says_its_replies(tmp_path: Path, suffix: str) -> None:
+    folder = make_scripted(tmp_path / "m", suffix)
+    eos = f"<｜hy_eos{suffix}｜>"
+    think, think_end = f"<think{suffix}>", f"</think{suffix}>"
+    plain, reasoned, call = generate(folder, f"any{think}{think_end}", f"z{think}", "before ⁂")
+    assert plain == PLAIN + eos
+    assert reasoned == f"{REASONING}{think_end}{PLAIN}{eos}"
+    assert call.removesuffix(eos).replace(f"{suffix}>", ">") == CALL
+    assert generate(folder, "abc", limit=5) == ["defgh"]
+
+
+def test_scripted_replies_can_be_given(tmp_path: Path) -> None:
+    replies = {"</think>": "aha aha aha aha", "Q": "<tool_sep><tool_sep>aha aha aha aha"}
+    folder = make_scripted(tmp_path / "m", "", replies=replies)
+    first, second = generate(folder, "<think></think>", "Q")
+    assert first == "aha aha aha aha<｜hy_eos｜>"
+    assert second == "<tool_sep><tool_sep>aha aha aha aha<｜hy_eos｜>"
