@@ -1,0 +1,113 @@
+"""``Manifest``: what ``quantize`` promises about its output and ``verify`` holds it to.
+
+It lies in the output as ``hy3_manifest.json`` and holds parameters and hashes only: no arguments,
+paths, hosts or dates, so that equal work gives equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hy3.checkpoint.strict_json import JsonFault, parse_object
+from hy3.errors import InputError
+
+MANIFEST_NAME = "hy3_manifest.json"
+SCHEMA = "hy3.manifest/1"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What decides the bytes of an output, normalised: "auto" never stands here."""
+
+    recipe: str
+    scales: str  # "max", "four-over-six" or "exact"
+    mtp: str  # "same" or "bf16"
+    hy3_version: str
+
+
+@dataclass(frozen=True)
+class FileHash:
+    """One file as it must be."""
+
+    sha256: str  # 64 lower-case hexadecimal digits
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Parameters, and every file of the source and of the output by its name."""
+
+    parameters: Parameters
+    source: dict[str, FileHash]
+    outputs: dict[str, FileHash]  # all files of the output but the manifest itself
+
+    def encode(self) -> bytes:
+        """The file's bytes: sorted, so that equal manifests are equal files."""
+        value = {
+            "schema": SCHEMA,
+            "parameters": dict(vars(self.parameters)),
+            "source": _encode_files(self.source),
+            "outputs": _encode_files(self.outputs),
+        }
+        return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of ``folder``, None when it has none; InputError when it is unsound."""
+    path = folder / MANIFEST_NAME
+    if not path.exists():
+        return None
+    try:
+        value = parse_object(path.read_bytes())
+    except OSError as error:
+        raise _fault(path, f"cannot be read ({error.strerror})") from error
+    except JsonFault as error:
+        raise _fault(path, error.reason, f": byte {error.offset}") from error
+    if value.get("schema") != SCHEMA:
+        raise _fault(path, f"schema is {value.get('schema')!r}, not {SCHEMA!r}")
+    fields = value.get("parameters")
+    names = set(Parameters.__dataclass_fields__)
+    if not isinstance(fields, dict) or set(fields) != names:
+        raise _fault(path, f"parameters must be exactly {', '.join(sorted(names))}")
+    if not all(isinstance(item, str) for item in fields.values()):
+        raise _fault(path, "parameters must be strings")
+    return Manifest(
+        Parameters(**fields),
+        _decode_files(path, "source", value.get("source")),
+        _decode_files(path, "outputs", value.get("outputs")),
+    )
+
+
+def _encode_files(files: dict[str, FileHash]) -> dict[str, Any]:
+    return {
+        name: {"sha256": each.sha256, "bytes": each.size_bytes}
+        for name, each in sorted(files.items())
+    }
+
+
+def _decode_files(path: Path, key: str, value: Any) -> dict[str, FileHash]:
+    if not isinstance(value, dict):
+        raise _fault(path, f"{key} is not an object")
+    files = {}
+    for name, item in value.items():
+        if not name.isprintable() or set(name) & set("/\\:") or name in ("", ".", ".."):
+            raise _fault(path, f"{key} names {name!r}, which is not a plain file name")
+        known = isinstance(item, dict) and set(item) == {"sha256", "bytes"}
+        if not known or type(item["bytes"]) is not int or not _is_sha256(item["sha256"]):
+            raise _fault(path, f"{key} of {name!r} must hold exactly sha256 and bytes")
+        files[name] = FileHash(item["sha256"], item["bytes"])
+    return files
+
+
+def _is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def _fault(path: Path, message: str, place: str = "") -> InputError:
+    hint = "the manifest is damaged: quantize again into an empty folder"
+    return InputError(message, hint=hint, where=f"{path}{place}")
