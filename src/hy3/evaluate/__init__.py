@@ -1,0 +1,1 @@
+"""Judging one model by another: distributions in memory now, tasks over HTTP later."""
