@@ -30,6 +30,12 @@ class ScoringModel(Protocol):
     def logits(self, hidden: Tensor) -> Tensor: ...  # [N, hidden] -> [N, vocab] fp32
 
 
+class DraftingModel(ScoringModel, Protocol):
+    """A model whose MTP layer can be run over a whole sequence."""
+
+    def draft_full(self, next_token_ids: Tensor, hidden: Tensor) -> Tensor: ...  # [T, hidden]
+
+
 Hidden = Callable[[Tensor], Tensor]  # [T] token ids -> [T, hidden]
 
 
@@ -82,6 +88,29 @@ def measure_noise(model: ScoringModel, documents: Sequence[Sequence[int]]) -> Di
         return model.forward_full(longer)[: len(token_ids)]
 
     return _compare(model, model.forward_full, model, in_other_shape, documents)
+
+
+def draft_acceptance(model: DraftingModel, documents: Sequence[Sequence[int]]) -> float:
+    """Share of positions where the MTP layer's first draft is the model's own most likely token.
+
+    The draft made at position t, from its state and token t + 1, is held against the choice at
+    t + 1: the acceptance of greedy decoding, on given text. Documents shorter than two tokens
+    count nothing.
+    """
+    accepted = positions = 0
+    for document in documents:
+        token_ids = torch.tensor(document, dtype=torch.int64)
+        with torch.inference_mode():
+            hidden = model.forward_full(token_ids)
+            drafted = model.draft_full(token_ids[1:], hidden[:-1])
+            for start in range(0, len(drafted), ROWS_AT_ONCE):
+                rows = slice(start, start + ROWS_AT_ONCE)
+                choices = model.logits(hidden[1:][rows]).argmax(-1)
+                same = model.logits(drafted[rows]).argmax(-1) == choices
+                accepted, positions = accepted + int(same.sum()), positions + len(same)
+    if not positions:
+        raise InputError("no documents to draft on", hint="give at least one text", where="texts")
+    return accepted / positions
 
 
 def _compare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,14 @@ from torch import Tensor
 
 from hy3.errors import InputError
 from hy3.evaluate.bootstrap import ratio_standard_error
-from hy3.evaluate.divergence import ROWS_AT_ONCE, compare_models, measure_noise
+from hy3.evaluate.divergence import (
+    ROWS_AT_ONCE,
+    compare_models,
+    draft_acceptance,
+    measure_noise,
+)
+from hy3.model.decoder import load_model
+from support.scripted import make_random
 
 
 class TableModel:
@@ -114,3 +122,31 @@ def test_bootstrap_sees_documents_not_tokens() -> None:
     by_token = ratio_standard_error([0.0, 1.0] * 500, [1.0] * 1000)
     assert by_document > 5 * by_token
     assert ratio_standard_error([3.0], [1.0]) is None
+
+
+class DraftTable(TableModel):
+    """Drafts from the next token's row alone, shifted: a draft layer that is right for token 0."""
+
+    def draft_full(self, next_token_ids: Tensor, hidden: Tensor) -> Tensor:
+        assert next_token_ids.shape[0] == hidden.shape[0]
+        return super().forward_full(torch.zeros_like(next_token_ids))
+
+
+def test_draft_acceptance_by_hand() -> None:
+    """The model's choice is 0 after 0 and 1 after 1; the draft is always that after 0."""
+    model = DraftTable([[0.9, 0.1], [0.2, 0.8]])
+    # Drafts are judged at positions 1.. of each document: tokens 0, 1, 1 and then 1, 0.
+    assert draft_acceptance(model, [[1, 0, 1, 1], [0, 1, 0]]) == pytest.approx(2 / 5)
+    with pytest.raises(InputError, match="no documents"):
+        draft_acceptance(model, [])
+
+
+def test_real_model_against_itself_and_against_another(tmp_path: Path) -> None:
+    """Two random checkpoints: the same weights agree, other weights do not."""
+    first = load_model(make_random(tmp_path / "a", seed=1))
+    second = load_model(make_random(tmp_path / "b", seed=2))
+    documents = [list(range(5, 60)), list(range(90, 40, -1))]
+    assert measure_noise(first, documents).kl_mean < 1e-3
+    other = compare_models(first, second, documents)
+    assert other.kl_mean > 0.01 and other.positions == 54 + 49
+    assert 0 <= draft_acceptance(first, documents) <= 1
