@@ -1,0 +1,202 @@
+"""``QuantizationConfig``: the ``quantization_config`` of config.json, read and written.
+
+Reads compressed-tensors and ModelOpt; what either means for one module depends on the engine, so
+there is a question for each. Writes compressed-tensors only. The bytes of a checkpoint are
+described by its tensors, not by this.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from hy3.checkpoint.engine_rules import (
+    sglang_excludes,
+    sglang_ignores,
+    sglang_target,
+    vllm_excludes,
+    vllm_ignores,
+    vllm_target,
+)
+from hy3.checkpoint.model_config import Hy3Config
+from hy3.errors import InputError
+
+METHOD_COMPRESSED_TENSORS = "compressed-tensors"
+METHOD_MODELOPT = "modelopt"
+_FORMAT = "nvfp4-pack-quantized"
+_EXPERTS = r"re:.*mlp\.experts\.\d+\.(gate|up|down)_proj$"
+# Every other linear, under the names of both engines: SGLang knows fused names only, and its
+# prefixes begin with a dot or with model.decoder, hence the leading ".*".
+_NOT_QUANTIZED = (
+    "lm_head",
+    "re:.*self_attn.*",
+    r"re:.*mlp\.(gate|up|down|gate_up)_proj$",
+    "re:.*shared_mlp.*",
+    "re:.*shared_experts.*",
+    "re:.*router.*",
+    r"re:.*mlp\.gate$",
+    "re:.*eh_proj.*",
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Targets that share one scheme."""
+
+    targets: tuple[str, ...]
+    scheme: str  # "nvfp4", "fp8" or "other"
+    weight_only: bool
+
+
+@dataclass(frozen=True)
+class QuantizationConfig:
+    """What the config claims; ``ignore`` wins over the targets of every group."""
+
+    method: str  # METHOD_COMPRESSED_TENSORS or METHOD_MODELOPT
+    groups: tuple[Group, ...]
+    ignore: tuple[str, ...]
+    kv_cache_fp8: bool
+
+    def vllm_scheme(self, prefix: str) -> str | None:
+        """The scheme vLLM gives to the module it calls ``prefix``; None leaves it in BF16.
+
+        Raises:
+            RuleConflict: when vLLM would refuse the config at this module.
+        """
+        if self.method == METHOD_MODELOPT:
+            return None if vllm_excludes(prefix, self.ignore) else self.groups[0].scheme
+        if vllm_ignores(prefix, self.ignore):
+            return None
+        return self._scheme_of(vllm_target(prefix, self._targets()))
+
+    def sglang_scheme(self, prefix: str) -> str | None:
+        """The scheme SGLang gives to the module it calls ``prefix``; None leaves it in BF16.
+
+        Raises:
+            RuleConflict: when SGLang would refuse the config at this module.
+        """
+        if self.method == METHOD_MODELOPT:
+            return None if sglang_excludes(prefix, self.ignore) else self.groups[0].scheme
+        if sglang_ignores(prefix, self.ignore):
+            return None
+        return self._scheme_of(sglang_target(prefix, self._targets()))
+
+    def _targets(self) -> tuple[str, ...]:
+        return tuple(target for group in self.groups for target in group.targets)
+
+    def _scheme_of(self, target: str | None) -> str | None:
+        # The engines keep a map from target to scheme: the last group of a target wins.
+        for group in reversed(self.groups):
+            if target in group.targets:
+                return group.scheme
+        return None
+
+
+def parse_quantization_config(
+    raw: dict[str, Any], where: str = "config.json"
+) -> QuantizationConfig | None:
+    """Read the key ``quantization_config`` of a whole config.json; None when there is none.
+
+    Raises:
+        InputError: when the method is unknown or a value has another form than its method's.
+    """
+    value = raw.get("quantization_config")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _fault("quantization_config is not an object", where)
+    method = value.get("quant_method")
+    if method == METHOD_COMPRESSED_TENSORS:
+        return _parse_compressed_tensors(value, where)
+    if method == METHOD_MODELOPT:
+        return _parse_modelopt(value, where)
+    raise _fault(
+        f"quant_method {method!r} is unknown",
+        where,
+        hint="known are compressed-tensors and modelopt",
+    )
+
+
+def nvfp4_experts_config(config: Hy3Config, quantize_mtp: bool = True) -> dict[str, Any]:
+    """The ``quantization_config`` of a file whose routed experts are NVFP4, weights only."""
+    ignore = list(_NOT_QUANTIZED)
+    if config.num_mtp_layers and not quantize_mtp:
+        ignore += [rf"re:.*layers\.{config.num_layers}\..*", r"re:.*decoder\.mlp\.experts.*"]
+    weights = {
+        "num_bits": 4,
+        "type": "float",
+        "symmetric": True,
+        "strategy": "tensor_group",
+        "group_size": 16,
+        "dynamic": False,
+    }
+    group = {
+        "targets": [_EXPERTS],
+        "weights": weights,
+        "input_activations": None,
+        "output_activations": None,
+        "format": _FORMAT,
+    }
+    return {
+        "quant_method": METHOD_COMPRESSED_TENSORS,
+        "format": _FORMAT,
+        "quantization_status": "compressed",
+        "global_compression_ratio": None,
+        "kv_cache_scheme": None,
+        "config_groups": {"group_0": group},
+        "ignore": ignore,
+    }
+
+
+def _parse_compressed_tensors(value: dict[str, Any], where: str) -> QuantizationConfig:
+    raw_groups = value.get("config_groups")
+    if not isinstance(raw_groups, dict) or not raw_groups:
+        raise _fault("quantization_config.config_groups is not an object with groups", where)
+    groups = []
+    for name, group in raw_groups.items():
+        if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
+            raise _fault(f"config_groups.{name} has no weights", where)
+        targets = _patterns(group.get("targets"), f"config_groups.{name}.targets", where)
+        weight_only = group.get("input_activations") is None
+        groups.append(Group(targets, _scheme_of_weights(group["weights"]), weight_only))
+    ignore = _patterns(value.get("ignore") or [], "ignore", where)
+    kv_cache = value.get("kv_cache_scheme") is not None
+    return QuantizationConfig(METHOD_COMPRESSED_TENSORS, tuple(groups), ignore, kv_cache)
+
+
+def _scheme_of_weights(weights: dict[str, Any]) -> str:
+    kind = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"))
+    if kind == (4, "float", "tensor_group") and weights.get("group_size") == 16:
+        return "nvfp4"
+    return "fp8" if kind[:2] == (8, "float") else "other"
+
+
+def _parse_modelopt(value: dict[str, Any], where: str) -> QuantizationConfig:
+    """ModelOpt quantizes every linear that its list of wildcards does not exclude."""
+    nested = value.get("quantization")
+    value = nested if isinstance(nested, dict) else value
+    algorithm = str(value.get("quant_algo", "")).upper()
+    scheme = "nvfp4" if "NVFP4" in algorithm else "fp8" if "FP8" in algorithm else "other"
+    key = "exclude_modules" if "exclude_modules" in value else "ignore"
+    ignore = _patterns(value.get(key) or [], key, where)
+    # Weight-only NVFP4 is the algorithm W4A16_NVFP4; the plain one also quantizes activations.
+    group = Group(("Linear",), scheme, "A16" in algorithm)
+    kv_cache = str(value.get("kv_cache_quant_algo", "")).upper() == "FP8"
+    return QuantizationConfig(METHOD_MODELOPT, (group,), ignore, kv_cache)
+
+
+def _patterns(value: Any, key: str, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _fault(f"{key} is not a list of strings", where)
+    for item in value:
+        if item.startswith("re:"):
+            try:
+                re.compile(item[3:])
+            except re.error as error:
+                raise _fault(f"{key} holds the bad pattern {item!r} ({error})", where) from error
+    return tuple(value)
+
+
+def _fault(message: str, where: str, hint: str = "") -> InputError:
+    return InputError(message, hint=hint or "restore the original config.json", where=where)
