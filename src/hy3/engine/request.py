@@ -15,6 +15,7 @@ FinishReason = Literal["stop", "length", "abort"]
 GrammarKind = Literal["json_object", "json_schema", "regex", "lark"]
 
 MAX_TOP_LOGPROBS = 128
+MIN_TEMPERATURE = 1e-5  # below it a draw is the most likely token, and logits could overflow
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,12 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is taken without a draw."""
-        return self.temperature == 0.0
+        return self.temperature < MIN_TEMPERATURE
+
+    @property
+    def truncates(self) -> bool:
+        """Whether unlikely tokens are cut off before the draw."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
     @property
     def penalised(self) -> bool:
