@@ -22,6 +22,8 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+TORCH_FREE += $(addprefix src/hy3/engine/,kv_blocks.py history.py sequence.py scheduler.py)
+
 types: $(VENV)/.dev
 	$(BIN)/mypy $(TORCH_FREE)
 
