@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": {"report"},
     "evaluate": {"model", "checkpoint", "chat", "bench", "report"},
     "report": set(),
+    "demo": {"bench", "chat", "evaluate", "model"},
 }
 
 
