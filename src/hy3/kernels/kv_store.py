@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from numba import njit
 from torch import Tensor
 
+from hy3.kernels import cpu
 from hy3.kernels.dispatch import operation
 
 FP8 = torch.float8_e4m3fn
@@ -45,3 +47,36 @@ def store_kv(
     for rows, cache, scale in ((k, k_cache, k_scale), (v, v_cache, v_scale)):
         flat = as_storable(cache).flatten(0, 1)  # [slots, kv_heads, head_dim]
         flat[slots[kept]] = as_storable(to_cache_dtype(rows[kept], cache.dtype, scale))
+
+
+def _cpu_serves(k: Tensor, v: Tensor, k_cache: Tensor, *rest: object) -> bool:
+    return cpu.serves(k) and k_cache.dtype == torch.bfloat16
+
+
+@store_kv.twin("numba", when=_cpu_serves)
+def store_kv_cpu(
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    k_scale: float,
+    v_scale: float,
+) -> None:
+    """Plain copies into a BF16 cache."""
+    k, v = k.contiguous(), v.contiguous()
+    caches = (k_cache.data_ptr(), v_cache.data_ptr())
+    _copy_rows(k.data_ptr(), v.data_ptr(), *caches, slots.data_ptr(), len(k), k.numel() // len(k))
+
+
+@njit(cache=True, nogil=True)
+def _copy_rows(
+    k: int, v: int, k_cache: int, v_cache: int, slots: int, rows: int, size: int
+) -> None:
+    targets = cpu.i64_array(slots, rows)
+    for row in range(rows):
+        slot = targets[row]
+        if slot >= 0:
+            offset = 2 * slot * size
+            cpu.bf16_array(k_cache + offset, 1, size)[:] = cpu.bf16_array(k, rows, size)[row]
+            cpu.bf16_array(v_cache + offset, 1, size)[:] = cpu.bf16_array(v, rows, size)[row]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numba import njit
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hy3.kernels import cpu
 from hy3.kernels.dispatch import operation
 from hy3.kernels.mlp import swiglu
 from hy3.kernels.rms_norm import rms_norm
@@ -64,3 +68,137 @@ def moe_block(
         out = swiglu(x[rows], gate_up[expert], down[expert])
         routed.index_add_(0, rows, (out * weights[rows, choice, None]).to(x.dtype))
     return hidden + (routed + swiglu(x, shared_gate_up, shared_down))
+
+
+def _cpu_serves(
+    hidden: Tensor,
+    norm: Tensor,
+    router: Tensor,
+    expert_bias: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    shared_gate_up: Tensor,
+    shared_down: Tensor,
+    *rest: object,
+) -> bool:
+    matrices = (router, gate_up, down, shared_gate_up, shared_down)
+    return cpu.serves(hidden) and all(map(cpu.tileable, matrices))
+
+
+@moe_block.twin("numba", when=_cpu_serves)
+def moe_block_cpu(
+    hidden: Tensor,
+    norm: Tensor,
+    router: Tensor,
+    expert_bias: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    shared_gate_up: Tensor,
+    shared_down: Tensor,
+    top_k: int,
+    scale: float,
+    eps: float,
+) -> Tensor:
+    """The oracle's roundings and order of experts; each row reads only the experts it chose."""
+    hidden = hidden.contiguous()
+    out = torch.empty_like(hidden)
+    weights = (norm, router, expert_bias, gate_up, down, shared_gate_up, shared_down)
+    _moe_rows(
+        hidden.data_ptr(),
+        *[weight.data_ptr() for weight in weights],
+        out.data_ptr(),
+        *hidden.shape,
+        router.shape[0],
+        down.shape[2],
+        shared_down.shape[1],
+        top_k,
+        scale,
+        eps,
+    )
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _choose(
+    scores: cpu.Floats,
+    bias: cpu.Floats,
+    scale: float,
+    chosen: NDArray[np.int64],
+    weights: cpu.Floats,
+) -> None:
+    """Mark the ``chosen.size`` best experts in ascending order; their weights beside them.
+
+    Of equal scores the lower expert wins.
+    """
+    taken = np.zeros(scores.size, np.bool_)
+    for _ in range(chosen.size):
+        best = -1
+        for expert in range(scores.size):
+            value = scores[expert] + bias[expert]
+            if not taken[expert] and (best < 0 or value > scores[best] + bias[best]):
+                best = expert
+        taken[best] = True
+    total = np.float32(0.0)
+    place = 0
+    for expert in range(scores.size):
+        if taken[expert]:
+            chosen[place] = expert
+            weights[place] = scores[expert]
+            total += scores[expert]
+            place += 1
+    total += np.float32(1e-20)
+    for place in range(chosen.size):
+        weights[place] = weights[place] / total * np.float32(scale)
+
+
+@njit(cache=True, nogil=True)
+def _moe_rows(
+    hidden: int,
+    norm: int,
+    router: int,
+    bias: int,
+    gate_up: int,
+    down: int,
+    shared_gate_up: int,
+    shared_down: int,
+    out: int,
+    rows: int,
+    size: int,
+    experts: int,
+    width: int,
+    shared_width: int,
+    top_k: int,
+    scale: float,
+    eps: float,
+) -> None:
+    residual = cpu.bf16_array(hidden, rows, size)
+    x = np.empty((rows, size), np.float32)
+    scores = np.empty((rows, experts), np.float32)
+    shared = np.empty((rows, size), np.float32)
+    cpu.norm_rows(residual, cpu.bf16_array(norm, 1, size)[0], np.float32(eps), x)
+    cpu.project(router, size, x, scores)
+    cpu.swiglu_rows(x, shared_gate_up, shared_down, shared_width, shared)
+
+    biases = cpu.f32_array(bias, 1, experts)[0]
+    result = cpu.bf16_array(out, rows, size)
+    chosen = np.empty(top_k, np.int64)
+    weights = np.empty(top_k, np.float32)
+    y = np.empty((1, size), np.float32)
+    routed = np.empty(size, np.float32)
+    for row in range(rows):
+        for expert in range(experts):
+            scores[row, expert] = np.float32(1.0) / (
+                np.float32(1.0) + cpu.exp(-scores[row, expert])
+            )
+        _choose(scores[row], biases, scale, chosen, weights)
+        routed[:] = 0.0
+        for place in range(top_k):
+            gates = gate_up + chosen[place] * 4 * width * size
+            downs = down + chosen[place] * 2 * width * size
+            cpu.swiglu_rows(x[row : row + 1], gates, downs, width, y)
+            for i in range(size):
+                weighted = cpu.rounded(cpu.rounded(y[0, i]) * weights[place])
+                routed[i] = cpu.rounded(routed[i] + weighted)
+        for i in range(size):
+            block = cpu.rounded(routed[i] + cpu.rounded(shared[row, i]))
+            result[row, i] = cpu.narrow(cpu.widen(residual[row, i]) + block)

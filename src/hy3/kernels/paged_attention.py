@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numba import njit
 from torch import Tensor
 
+from hy3.kernels import cpu
 from hy3.kernels.dispatch import operation
 from hy3.kernels.kv_store import FP8, as_storable
 
@@ -71,3 +74,150 @@ def paged_attention(
         rows = slice(starts[index], starts[index + 1])
         out[rows] = causal_attention(q[rows], k, v, scale)
     return out * v_scale if v_cache.dtype == FP8 else out
+
+
+# Every E4M3 value is exact in BF16; the table is indexed by its byte.
+_E4M3_AS_BF16 = torch.arange(256, dtype=torch.uint8).view(FP8).bfloat16()
+
+
+def _cpu_serves(q: Tensor, k_cache: Tensor, *rest: object) -> bool:
+    whole_tiles = q.shape[-1] % cpu.LANES == 0 and k_cache.shape[1] % cpu.WEIGHT_ROWS == 0
+    return cpu.serves(q) and whole_tiles and k_cache.dtype in (torch.bfloat16, FP8)
+
+
+@paged_attention.twin("numba", when=_cpu_serves)
+def paged_attention_cpu(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_starts: Tensor,
+    context_lengths: Tensor,
+    block_tables: Tensor,
+    k_scale: float,
+    v_scale: float,
+) -> Tensor:
+    """Two passes over each row's blocks, scores and sums in fp32."""
+    q = q.contiguous()
+    out = torch.empty_like(q)
+    _, block_size, kv_heads, head_dim = k_cache.shape
+    is_fp8 = k_cache.dtype == FP8
+    decoded = torch.empty(block_size * head_dim if is_fp8 else 0, dtype=torch.bfloat16)
+    _attend_rows(
+        q.data_ptr(),
+        k_cache.data_ptr(),
+        v_cache.data_ptr(),
+        query_starts.data_ptr(),
+        context_lengths.data_ptr(),
+        block_tables.data_ptr(),
+        out.data_ptr(),
+        _E4M3_AS_BF16.data_ptr(),
+        decoded.data_ptr(),
+        *block_tables.shape,
+        block_size,
+        q.shape[1],
+        kv_heads,
+        head_dim,
+        (k_scale if is_fp8 else 1.0) * head_dim**-0.5,
+        v_scale if is_fp8 else 1.0,
+        is_fp8,
+    )
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _attend_rows(
+    q: int,
+    k_cache: int,
+    v_cache: int,
+    query_starts: int,
+    context_lengths: int,
+    block_tables: int,
+    out: int,
+    table: int,
+    decoded: int,
+    sequences: int,
+    max_blocks: int,
+    block_size: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    v_scale: float,
+    is_fp8: bool,
+) -> None:
+    starts = cpu.i32_array(query_starts, 1, sequences + 1)[0]
+    lengths = cpu.i32_array(context_lengths, 1, sequences)[0]
+    blocks = cpu.i32_array(block_tables, sequences, max_blocks)
+    group = heads // kv_heads
+    queries = np.empty((group, head_dim), np.float32)
+    mixed = np.empty((group, head_dim), np.float32)
+    position_bytes = kv_heads * head_dim * (1 if is_fp8 else 2)
+    for sequence in range(sequences):
+        stop = starts[sequence + 1]
+        used = -(-lengths[sequence] // block_size)
+        scores = np.empty((group, used * block_size), np.float32)
+        for row in range(starts[sequence], stop):
+            visible = lengths[sequence] - (stop - 1 - row)
+            for kv_head in range(kv_heads):
+                start = 2 * (row * heads + kv_head * group) * head_dim
+                offset = kv_head * head_dim * (1 if is_fp8 else 2)
+                cpu.widen_rows(cpu.bf16_array(q + start, group, head_dim), queries)
+                for block in range(-(-visible // block_size)):
+                    at = blocks[sequence, block] * block_size * position_bytes + offset
+                    keys, stride = k_cache + at, kv_heads * head_dim
+                    if is_fp8:
+                        _decode(keys, stride, table, decoded, block_size, head_dim)
+                        keys, stride = decoded, head_dim
+                    first = block * block_size
+                    cpu.project(keys, stride, queries, scores[:, first : first + block_size])
+                _softmax(scores[:, :visible], np.float32(scale))
+                mixed[:] = 0.0
+                for block in range(-(-visible // block_size)):
+                    at = blocks[sequence, block] * block_size * position_bytes + offset
+                    values, stride = v_cache + at, kv_heads * head_dim
+                    if is_fp8:
+                        _decode(values, stride, table, decoded, block_size, head_dim)
+                        values, stride = decoded, head_dim
+                    first = block * block_size
+                    last = min(first + block_size, visible)
+                    _add_values(values, stride, scores[:, first:last], mixed)
+                mixed *= np.float32(v_scale)
+                cpu.narrow_rows(mixed, cpu.bf16_array(out + start, group, head_dim))
+
+
+@njit(cache=True, nogil=True)
+def _decode(
+    codes: int, stride: int, table: int, decoded: int, positions: int, head_dim: int
+) -> None:
+    """E4M3 rows of one head, ``stride`` bytes apart, to dense BF16."""
+    bits = cpu.bf16_array(table, 1, 256)[0]
+    rows = cpu.bf16_array(decoded, positions, head_dim)
+    for position in range(positions):
+        row = cpu.u8_array(codes + position * stride, head_dim)
+        for i in range(head_dim):
+            rows[position, i] = bits[row[i]]
+
+
+@njit(cache=True, nogil=True)
+def _softmax(scores: cpu.Floats, scale: np.float32) -> None:
+    """Each row of raw scores to weights, in place."""
+    for row in range(scores.shape[0]):
+        line = scores[row]
+        top = cpu.largest(line) * scale
+        for i in range(line.size):
+            line[i] = cpu.exp(line[i] * scale - top)
+        line *= np.float32(1.0) / cpu.total(line)
+
+
+@njit(cache=True, nogil=True)
+def _add_values(values: int, stride: int, weights: cpu.Floats, mixed: cpu.Floats) -> None:
+    """``mixed += weights @ values`` for [heads, positions] weights and BF16 value rows."""
+    wide = np.empty(mixed.shape[1], np.float32)
+    for position in range(weights.shape[1]):
+        row = cpu.bf16_array(values + 2 * position * stride, 1, wide.size)[0]
+        for i in range(wide.size):
+            wide[i] = cpu.widen(row[i])
+        for head in range(mixed.shape[0]):
+            weight = weights[head, position]
+            for i in range(wide.size):
+                mixed[head, i] += weight * wide[i]
