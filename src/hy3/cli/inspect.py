@@ -1,0 +1,115 @@
+"""``hy3 inspect``: what a checkpoint holds, read from its headers alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hy3.cli.output import Output
+
+if TYPE_CHECKING:
+    from hy3.checkpoint.census import Census
+
+_SHOWN_NAMES = 10
+
+
+def command(
+    model: str = typer.Argument(..., help="Folder of the checkpoint."),
+    json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
+) -> None:
+    """Show tensor classes, sizes, scheme, MTP layer, and missing or unexpected tensors."""
+    from hy3.chat.markers import read_marker_suffix
+    from hy3.checkpoint.census import take_census
+    from hy3.checkpoint.index import open_checkpoint
+    from hy3.checkpoint.model_config import load_config
+    from hy3.cli.model_folder import model_folder
+
+    output = Output(json_output, quiet)
+    folder = model_folder(model)
+    config = load_config(folder)
+    checkpoint = open_checkpoint(folder)
+    census = take_census(checkpoint, config)
+    markers = read_marker_suffix(folder)
+    for warning in markers.warnings:
+        output.warning(warning)
+    result = {
+        "model": folder.resolve().name,
+        "scheme": census.scheme,
+        "layers": config.num_layers,
+        "mtp": _mtp(census),
+        "marker_suffix": markers.suffix,
+        "totals": {
+            "tensors": len(checkpoint.tensors),
+            "bytes": checkpoint.total_bytes,
+            "shards": len(checkpoint.headers),
+            "parameters": census.weight_count,
+        },
+        "classes": [
+            {"name": row.name, "dtype": row.dtype, "tensors": row.tensors, "bytes": row.nbytes}
+            for row in census.classes
+        ],
+        "missing": list(census.missing),
+        "unexpected": list(census.unexpected),
+        "mismatched": [asdict(mismatch) for mismatch in census.mismatched],
+    }
+    _print(output, result)
+    output.result("inspect", result)
+
+
+def _mtp(census: Census) -> dict[str, Any] | None:
+    if census.mtp is None:
+        return None
+    return {
+        "tensors": census.mtp.tensors,
+        "bytes": census.mtp.nbytes,
+        "experts": census.mtp.experts,
+    }
+
+
+def _print(output: Output, result: dict[str, Any]) -> None:
+    from hy3.units import format_bytes
+
+    totals, mtp, suffix = result["totals"], result["mtp"], result["marker_suffix"]
+    shards = "1 shard" if totals["shards"] == 1 else f"{totals['shards']} shards"
+    output.text(
+        f"{result['model']}: {result['scheme']}, {totals['parameters'] / 1e9:.2f} B parameters, "
+        f"{totals['tensors']} tensors in {shards}, {format_bytes(totals['bytes'])}"
+    )
+    parts = [f"{result['layers']} layers"]
+    if mtp is None:
+        parts.append("no MTP layer")
+    else:
+        parts.append(f"MTP layer of {format_bytes(mtp['bytes'])} with {mtp['experts']} experts")
+    parts.append("no markers found" if suffix is None else f"marker suffix {suffix!r}")
+    output.text(", ".join(parts))
+    rows = [
+        (row["name"], row["dtype"], str(row["tensors"]), format_bytes(row["bytes"]))
+        for row in result["classes"]
+    ]
+    output.table(("class", "dtype", "tensors", "bytes"), rows)
+    _print_names(output, "missing", result["missing"])
+    _print_names(output, "unexpected", _explain_names(result["unexpected"]))
+    mismatches = [
+        f"{each['name']} (must be {each['expected']}, is {each['found']})"
+        for each in result["mismatched"]
+    ]
+    _print_names(output, "not as expected", mismatches)
+
+
+def _print_names(output: Output, title: str, names: list[str]) -> None:
+    if names:
+        output.text(f"{title}: {len(names)}")
+        for name in names[:_SHOWN_NAMES]:
+            output.text(f"  {name}")
+        if len(names) > _SHOWN_NAMES:
+            output.text(f"  and {len(names) - _SHOWN_NAMES} more; --json lists all")
+
+
+def _explain_names(names: list[str]) -> list[str]:
+    from hy3.checkpoint.names import inner_name
+
+    inner = {name: inner_name(name) for name in names}
+    return [f"{name} (engines want {inner[name]})" if inner[name] else name for name in names]

@@ -1,0 +1,25 @@
+"""MODEL on the command line: a folder. Names on a hub are recognised in order to say so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hy3.errors import InputError
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def model_folder(model: str) -> Path:
+    """The folder that MODEL names; InputError for a hub name or something that is no folder."""
+    path = Path(model).expanduser()
+    if model.startswith("hf://") or (_HUB_NAME.fullmatch(model) and not path.exists()):
+        raise InputError(
+            "models on a hub are not supported yet",
+            hint="download the checkpoint and name its folder",
+            where=model,
+        )
+    if not path.is_dir():
+        kind = "is not a folder" if path.exists() else "does not exist"
+        raise InputError(kind, hint="name a folder that holds a checkpoint", where=model)
+    return path
