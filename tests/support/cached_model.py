@@ -17,7 +17,13 @@ EOS = 12
 PRIME = 1_000_003
 WRONG_DRAFTS = 3  # one draft in so many differs from what the trunk will say
 
-LOGITS = torch.randn(997, VOCAB, generator=torch.Generator().manual_seed(1)) * 2
+
+def random_logits(vocab_size: int) -> torch.Tensor:
+    """A table of logits; a state picks its row by its remainder."""
+    return torch.randn(997, vocab_size, generator=torch.Generator().manual_seed(1)) * 2
+
+
+LOGITS = random_logits(VOCAB)
 
 
 def advance(state: int, token: int) -> int:
@@ -37,7 +43,12 @@ class CachedModel:
     """States are [rows, 2] int64: the hash, and 1 where the MTP layer made it."""
 
     device = torch.device("cpu")
-    config = SimpleNamespace(vocab_size=VOCAB, num_mtp_layers=1, eos_token_ids=(EOS,))
+
+    def __init__(self, vocab_size=VOCAB, eos_token_ids=(EOS,)):
+        self.config = SimpleNamespace(
+            vocab_size=vocab_size, num_mtp_layers=1, eos_token_ids=eos_token_ids
+        )
+        self.table = random_logits(vocab_size)
 
     def new_pool(self, num_blocks, block_size, dtype=None):
         slots = num_blocks * block_size
@@ -53,7 +64,7 @@ class CachedModel:
         for slots, first_row_position in contexts(batch, pool.block_size):
             state = 0
             for position, token in enumerate(pool.trunk[slots].tolist()):
-                assert 0 <= token < VOCAB, "an entry was read before it was written"
+                assert token >= 0, "an entry was read before it was written"
                 state = advance(state, token)
                 if position >= first_row_position:
                     states.append([state, 0])
@@ -75,7 +86,7 @@ class CachedModel:
 
     def logits(self, hidden):
         state, drafted = hidden[:, 0], hidden[:, 1].bool()
-        logits = LOGITS[state % len(LOGITS)]
+        logits = self.table[state % len(self.table)]
         wrong = drafted & (state % WRONG_DRAFTS == 0)
         return torch.where(wrong[:, None], logits.roll(1, dims=1), logits)
 
