@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from hy3.cli.progress import Advance, byte_progress
 from hy3.errors import Hy3Error
 
 
@@ -29,6 +31,10 @@ class Output:
     def warning(self, text: str) -> None:
         """A line that begins with ``warning:``; shown even when quiet."""
         print(f"warning: {text}", file=sys.stderr, flush=True)
+
+    def progress(self, label: str, total_bytes: int) -> AbstractContextManager[Advance]:
+        """A context that yields ``advance(bytes)``; total 0 means unknown. Never data."""
+        return byte_progress(label, total_bytes, self.quiet)
 
     def text(self, text: str) -> None:
         """Readable result text on stdout; suppressed under ``--json``."""
