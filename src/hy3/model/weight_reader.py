@@ -1,4 +1,4 @@
-"""``WeightReader``: single weights of a checkpoint as torch tensors."""
+"""``WeightReader``: single weights of a checkpoint as torch tensors, packed ones decoded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from torch import Tensor
 
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
+from hy3.nvfp4.tensor import NvFp4Tensor
 
 _PLAIN_DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
-_PACKED_HINT = "hy3 loads BF16 checkpoints"
+_PACKED_PARTS = ("packed", "scale", "global_scale")
+_PACKED_HINT = "hy3 loads BF16 and NVFP4 (compressed-tensors) checkpoints; quantize from BF16"
 
 
 class WeightReader:
@@ -68,14 +70,20 @@ class WeightReader:
         return float(part)
 
     def _stored(self, name: str) -> Tensor:
-        """The tensor on the CPU, as it is on disk."""
+        """The tensor on the CPU: as it is on disk, or decoded to bf16 if it is packed there."""
         if name in self._reader.checkpoint.tensors:
             return self._plain(name)
-        raise InputError(
-            "is missing from the checkpoint",
-            hint="run `hy3 inspect` on the folder, then fetch what it lists",
-            where=f"{self._reader.checkpoint.folder}: {name}",
-        )
+        base = name.removesuffix(".weight")
+        packed, scales, divisor = (f"{base}.weight_{part}" for part in _PACKED_PARTS)
+        if packed not in self._reader.checkpoint.tensors:
+            raise InputError(
+                "is missing from the checkpoint",
+                hint="run `hy3 inspect` on the folder, then fetch what it lists",
+                where=f"{self._reader.checkpoint.folder}: {name}",
+            )
+        codes = torch.from_numpy(self._reader.array(packed))
+        groups = torch.from_numpy(self._reader.array(scales))
+        return NvFp4Tensor(codes, groups, self.scalar(divisor, 1.0)).dequantize(torch.bfloat16)
 
     def _plain(self, name: str) -> Tensor:
         info = self._reader.checkpoint.info(name)
