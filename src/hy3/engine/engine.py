@@ -139,7 +139,7 @@ class Engine:
         """Add the verified tokens up to the first that ends the request.
 
         Args:
-            logits: [tokens, vocab], the unmodified rows that the tokens were chosen from
+            logits: [verified tokens, vocab], the unmodified rows they were chosen from
         """
         sequence, request = chunk.sequence, chunk.sequence.request
         tokens = _until_end(sequence, tokens)
@@ -154,7 +154,7 @@ class Engine:
         finished = sequence.finish_reason is not None
         if finished:
             del self._sequences[request.id]
-        logprobs = request.params.logprobs
+        logits, logprobs = logits[: len(tokens)], request.params.logprobs
         return StepOutput(
             request.id,
             tuple(tokens),
