@@ -1,0 +1,1 @@
+"""Putting a model to work: the native engine's build and loop."""

@@ -1,0 +1,44 @@
+"""``SamplingDefaults``: the sampling that a checkpoint recommends for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hy3.checkpoint.model_config import read_json_object
+from hy3.engine.request import SamplingParams
+from hy3.errors import InputError
+
+
+@dataclass(frozen=True)
+class SamplingDefaults:
+    """What ``generation_config.json`` recommends; the values here hold where it is silent."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+def load_defaults(folder: Path) -> SamplingDefaults:
+    """Read the checkpoint's recommendations; a missing file means none."""
+    path = folder / "generation_config.json"
+    if not path.exists():
+        return SamplingDefaults()
+    raw = read_json_object(path)
+    found: dict[str, Any] = {}
+    for entry in fields(SamplingDefaults):
+        value = raw.get(entry.name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(
+                f"{entry.name} must be a number, found {value!r}",
+                hint="correct it or remove the key",
+                where=str(path),
+            )
+        found[entry.name] = int(value) if entry.name == "top_k" else float(value)
+    SamplingParams(max_tokens=1, **found)  # out of range: fail at the start, not on each request
+    return SamplingDefaults(**found)
