@@ -14,7 +14,7 @@ from hy3.cli.output import Output
 from hy3.errors import EnvironmentFault, Hy3Error, InputError
 
 if TYPE_CHECKING:
-    from hy3.deploy.native_plan import NativeOptions
+    from hy3.deploy.native_plan import NativeOptions, NativePlan
 
 
 def command(
@@ -63,14 +63,7 @@ def command(
 
     def announce() -> None:
         assert backend.plan is not None
-        for reason in backend.plan.reasons:
-            output.status(reason)
-        output.text(f"ready: {served.name} at {url}")
-        engine = backend.plan.engine
-        facts: dict[str, Any] = {"url": url, "model": served.name, "pid": os.getpid()}
-        facts |= {"max_context": engine.max_context, "max_requests": engine.max_requests}
-        facts |= {"drafts": engine.draft_depth, "kv_dtype": engine.kv_dtype}
-        output.result("serve", facts | {"choices": list(backend.plan.reasons)})
+        _announce(output, backend.plan, served.name, url)
 
     app = create_app(backend, served, limits, keys)
     DrainingServer(app, backend, limits, announce).run(sockets=[listener])
@@ -78,6 +71,16 @@ def command(
         raise _as_fault(backend.error)
     if backend.status == "loading":
         leave(0)
+
+
+def _announce(output: Output, plan: NativePlan, name: str, url: str) -> None:
+    for reason in plan.reasons:
+        output.status(reason)
+    output.text(f"ready: {name} at {url}")
+    facts: dict[str, Any] = {"url": url, "model": name, "pid": os.getpid()}
+    facts |= {"max_context": plan.engine.max_context, "max_requests": plan.engine.max_requests}
+    facts |= {"drafts": plan.engine.draft_depth, "kv_dtype": plan.engine.kv_dtype}
+    output.result("serve", facts | {"choices": list(plan.reasons)})
 
 
 def parse_options(

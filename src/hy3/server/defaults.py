@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hy3.checkpoint.model_config import read_json_object
+from hy3.chat.markers import read_json_if_there
 from hy3.engine.request import SamplingParams
 from hy3.errors import InputError
 
@@ -25,9 +25,7 @@ class SamplingDefaults:
 def load_defaults(folder: Path) -> SamplingDefaults:
     """Read the checkpoint's recommendations; a missing file means none."""
     path = folder / "generation_config.json"
-    if not path.exists():
-        return SamplingDefaults()
-    raw = read_json_object(path)
+    raw = read_json_if_there(path)
     found: dict[str, Any] = {}
     for entry in fields(SamplingDefaults):
         value = raw.get(entry.name)

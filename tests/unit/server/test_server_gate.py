@@ -14,6 +14,7 @@ from hy3.errors import InputError
 from hy3.server.keys import ApiKeys, check_address, load_keys
 from hy3.server.limits import Admission, Limits
 from support.fault_backend import FaultBackend, Step
+from support.live_server import wait_until
 from support.served_models import Live, serve
 
 KEY = "sk-very-secret-key"
@@ -218,7 +219,7 @@ def test_408_when_the_request_takes_too_long() -> None:
         response = httpx.post(f"{live.url}/v1/chat/completions", json=HELLO, timeout=30)
         assert error_of(response, 408)["code"] == "request_timeout"
         assert response.headers["x-should-retry"] == "false"
-        assert not live.backend.running
+        wait_until(lambda: not live.backend.running)
 
 
 def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_an_engine_failure_in_mid_stream_is_an_error_event(live: Live) -> None:
     assert (error["code"], error["type"]) == ("engine_failure", "server_error")
     assert "the device was lost" in error["message"]
     assert "data: [DONE]" not in found
-    assert not live.backend.running
+    wait_until(lambda: not live.backend.running)
 
 
 def test_an_engine_failure_without_a_stream_is_a_500(live: Live) -> None:
@@ -81,7 +81,7 @@ def test_the_time_limit_in_mid_stream_is_an_error_event() -> None:
         found = lines(live)
         assert content(found) == "a"
         assert events(found)[-1]["error"]["code"] == "request_timeout"
-        assert not live.backend.running
+        wait_until(lambda: not live.backend.running)
 
 
 @pytest.mark.parametrize("stream", [True, False])
