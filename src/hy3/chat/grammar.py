@@ -1,0 +1,135 @@
+"""Lark grammars, in llguidance's dialect, that hold a completion to calls or to JSON.
+
+Markers are single tokens and are named as such; what is spelled out in ordinary tokens is text and
+may not read like a marker. The form is the one the model was trained on: canonical newlines, one
+pair a line, JSON with ", " and ": ". Required arguments come first as declared, then any of the
+others in their order. A string argument keeps to its ``enum``, ``const`` and lengths, not to a
+``pattern``; every other argument keeps to its whole schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hy3.chat.markers import Markers
+from hy3.chat.tools import schema_types
+from hy3.errors import InputError
+
+_ANY_OBJECT = {"type": "object"}
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_SHARED_DEFINITIONS = ("$defs", "definitions")
+
+
+def tool_grammar(
+    tools: Sequence[Mapping[str, Any]],
+    markers: Markers,
+    choice: str | None = None,
+    parallel: bool = True,
+    reasoning: bool = False,
+) -> str:
+    """Lark text for a completion that calls tools and says nothing else.
+
+    Args:
+        tools: in OpenAI's form.
+        choice: the one tool to call, exactly once; None for any of them.
+        parallel: several calls may be made.
+        reasoning: the prompt ended with ``<think>``, so reasoning and its end come first.
+    """
+    functions = [tool.get("function", tool) for tool in tools]
+    if choice is not None:
+        functions = [function for function in functions if function.get("name") == choice]
+    if not functions:
+        raise InputError(
+            "no such tool is offered" if choice is not None else "no tool is offered",
+            hint="name one of the tools of the request",
+            where=choice or "tools",
+        )
+    once = choice is not None or not parallel
+    group = f'{markers.tool_calls_open} "\\n" {"call" if once else "call+"}'
+    lines = [
+        *_start("group", markers, reasoning),
+        f"group: {group} {markers.tool_calls_close}",
+        f'call: {markers.tool_call_open} tool {markers.tool_call_close} "\\n"',
+        f"tool: {' | '.join(f'tool_{i}' for i in range(len(functions)))}",
+        f"TEXT: {_text_without(markers.tool_markup)}",
+    ]
+    for i, function in enumerate(functions):
+        lines += _tool_rules(f"tool_{i}", function, markers)
+    return "\n".join(lines) + "\n"
+
+
+def json_grammar(
+    schema: Mapping[str, Any] | None, markers: Markers, reasoning: bool = False
+) -> str:
+    """Lark text for an answer in JSON: by ``schema``, or any object; reasoning may come first."""
+    body = json.dumps(_ANY_OBJECT if schema is None else schema)
+    return "\n".join([*_start("answer", markers, reasoning), f"answer: %json {body}"]) + "\n"
+
+
+def _start(rule: str, markers: Markers, reasoning: bool) -> list[str]:
+    if not reasoning:
+        return [f"start: {rule}"]
+    # The parser closes reasoning at either spelling, so neither may be spelled out.
+    forbidden = (markers.think_close, Markers().think_close)
+    return [
+        f"start: REASONING {markers.think_close} {rule}",
+        f"REASONING: {_text_without(forbidden)}",
+    ]
+
+
+def _text_without(forbidden: Sequence[str]) -> str:
+    alternatives = "|".join(map(_escape, dict.fromkeys(forbidden)))
+    return f"/(?s:.*)/ & ~/(?s:.*)({alternatives})(?s:.*)/"
+
+
+def _escape(text: str) -> str:
+    """``text`` as a regular expression between slashes; only letters and digits stay bare."""
+    return "".join(c if c.isalnum() or c in "_<>:" else f"\\{c}" for c in text)
+
+
+def _tool_rules(rule: str, function: Mapping[str, Any], markers: Markers) -> list[str]:
+    parameters = function.get("parameters") or {}
+    properties = parameters.get("properties") or {}
+    required = list(parameters.get("required") or ())
+    shared = {name: parameters[name] for name in _SHARED_DEFINITIONS if name in parameters}
+    optional = [key for key in properties if key not in required]
+    pairs = []
+    rules = []
+    for number, key in enumerate(required + optional):
+        pair = f"{rule}_{number}"
+        pairs.append(pair if number < len(required) else f"{pair}?")
+        schema = properties.get(key)
+        value, extra = _value(
+            f"{pair}_value", schema if isinstance(schema, Mapping) else {}, shared
+        )
+        rules.append(
+            f"{pair}: {markers.arg_key_open} {_literal(key)} {markers.arg_key_close} "
+            f'"\\n" {markers.arg_value_open} {value} {markers.arg_value_close} "\\n"'
+        )
+        rules += extra
+    head = f'{rule}: {_literal(function["name"])} {markers.tool_sep} "\\n"'
+    return [" ".join([head, *pairs]), *rules]
+
+
+def _value(
+    name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
+) -> tuple[str, list[str]]:
+    """What stands for a value in its pair's rule, and the rules that this needs."""
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    if "string" not in schema_types(schema):
+        body = json.dumps({**schema, **shared, "x-guidance": _COMPACT})
+        return name, [f"{name}: %json {body}"]
+    if isinstance(choices, list) and choices:
+        words = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
+        return name, [f"{name}: {' | '.join(map(_literal, words))}"]
+    shortest, longest = schema.get("minLength", 0), schema.get("maxLength", "")
+    if shortest or longest != "":
+        terminal = name.upper()
+        return terminal, [f"{terminal}: TEXT & /(?s:.{{{shortest},{longest}}})/"]
+    return "TEXT", []
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
