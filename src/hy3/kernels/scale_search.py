@@ -1,0 +1,259 @@
+"""BF16 bits to packed NVFP4 in one pass: the scale of every group, its codes and its errors.
+
+The rules and the order of the sums are those of ``hy3.nvfp4.scales``; the oracle below calls it,
+the numba twin gives the same bytes. Sixteen groups are searched side by side, one in each lane,
+so that the inner loops become vector instructions; every lane goes on until none can improve.
+
+Three facts make the twin exact without float64 (v is a scale, x = |w| / t has 8 significant bits):
+rounding x * (1 / v) can differ from rounding x / v only on a tie, where both sides are equally far;
+x - v q and its square are exact; the sum runs over the elements in order, as in the oracle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.ir as ir
+import numpy as np
+import torch
+from numba import njit, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from hy3.nvfp4.codec import GROUP_SIZE
+from hy3.nvfp4.scales import RULES, group_errors, scaled_groups, search_scales, sum_group
+from hy3.nvfp4.tensor import quantize_with_scales
+
+_INFINITY_BITS = 0x7F80
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """One matrix under one rule. Errors and energies are fp32 sums in units of t squared."""
+
+    packed: NDArray[np.uint8]  # [out, in / 2]
+    scales: NDArray[np.uint8]  # [out, in / 16], E4M3 bit patterns
+    errors: NDArray[np.float32]  # [out, in / 16], squared error of each group
+    max_errors: NDArray[np.float32]  # [out, in / 16], the same under rule max
+    energies: NDArray[np.float32]  # [out, in / 16], sum of the squares of the weights
+
+
+def quantize_bits_torch(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
+    """The oracle. ``bits``: finite BF16 patterns [out, in]; ``t``: a power of two."""
+    weight = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+    x = scaled_groups(weight, t)  # [out, groups, 16]
+    scales = search_scales(weight, t, rule)
+    return Quantized(
+        packed=quantize_with_scales(weight, scales, 1.0 / t).packed.numpy(),
+        scales=scales.numpy(),
+        errors=group_errors(x, scales).numpy(),
+        max_errors=group_errors(x, search_scales(weight, t, "max")).numpy(),
+        energies=sum_group(x.square()).numpy(),
+    )
+
+
+def quantize_bits(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
+    """The numba twin; arguments and result as those of ``quantize_bits_torch``."""
+    rows, columns = bits.shape
+    grid = (rows, columns // GROUP_SIZE)
+    packed = np.empty((rows, columns // 2), np.uint8)
+    scales = np.empty(grid, np.uint8)
+    errors, max_errors, energies = (np.empty(grid, np.float32) for _ in range(3))
+    _quantize_groups(
+        np.ascontiguousarray(bits).reshape(-1, GROUP_SIZE),
+        np.float32(t),
+        RULES.index(rule),
+        packed.reshape(-1, GROUP_SIZE // 2),
+        scales.reshape(-1),
+        errors.reshape(-1),
+        max_errors.reshape(-1),
+        energies.reshape(-1),
+    )
+    return Quantized(packed, scales, errors, max_errors, energies)
+
+
+def largest_magnitude(bits: NDArray[np.uint16]) -> float:
+    """max |w| of BF16 patterns of any shape; NaN or infinity if there is one among them."""
+    largest = _largest_bits(np.ascontiguousarray(bits).reshape(-1))
+    return float(np.array([largest << 16], np.uint32).view(np.float32)[0])
+
+
+_LANES = 16
+_SIX, _ONE, _TWO = np.float32(6), np.float32(1), np.float32(2)
+_EXPONENT_MASK = np.uint32(0x7F800000)
+# Added to the bits of 2^e it gives 1.5 * 2^(e + 22): adding and subtracting that number rounds to
+# steps of 2^(e - 1), a tie to even.
+_ROUNDER = np.uint32((22 << 23) | 0x400000)
+# fp32 bits >> 20 of a normal E4M3 number are its code plus this.
+_CODE_OFFSET = np.int32((127 - 7) << 3)
+
+
+@intrinsic
+def _as_bits(context: Any, value: Any) -> Any:
+    """The 32 bits of a float32 (a reinterpretation, no conversion)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def _as_float(context: Any, bits: Any) -> Any:
+    """The float32 of 32 bits (a reinterpretation, no conversion)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@njit(cache=True, nogil=True)
+def _largest_bits(bits):
+    largest = np.uint16(0)
+    for i in range(bits.size):
+        magnitude = bits[i] & np.uint16(0x7FFF)
+        largest = magnitude if magnitude > largest else largest
+    return largest
+
+
+@njit(inline="always")
+def _round_e2m1(y):
+    """Nearest of 0, .5, 1, 1.5, 2, 3, 4, 6 for y >= 0, a tie to the even code."""
+    y = y if y < _SIX else _SIX
+    at_least_one = y if y > _ONE else _ONE
+    rounder = _as_float((_as_bits(at_least_one) & _EXPONENT_MASK) + _ROUNDER)
+    return (y + rounder) - rounder
+
+
+@njit(inline="always")
+def _scale_value(code):
+    return _as_float(np.uint32((code + _CODE_OFFSET) << np.int32(20)))
+
+
+@njit(inline="always")
+def _nearest_code(scale):
+    """E4M3 code nearest to a positive scale, a tie to even, within 8..126."""
+    bits = np.int32(_as_bits(scale))
+    code = ((bits + np.int32(0x7FFFF) + ((bits >> np.int32(20)) & np.int32(1))) >> np.int32(20))
+    code -= _CODE_OFFSET
+    code = code if code > np.int32(8) else np.int32(8)
+    return code if code < np.int32(126) else np.int32(126)
+
+
+@njit(inline="always")
+def _first_code(amax):
+    """The larger of 15 and the smallest code whose value is >= amax / 3.5; at most 126."""
+    bits = np.int32(_as_bits(amax / np.float32(3.5)))
+    code = ((bits + np.int32(0xFFFFF)) >> np.int32(20)) - _CODE_OFFSET
+    code = code if code > np.int32(15) else np.int32(15)
+    return code if code < np.int32(126) else np.int32(126)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _lane_errors(x, codes, errors):
+    """errors[lane] = squared error of the group in that lane under codes[lane]. x [16, lanes]."""
+    scale = np.empty(_LANES, np.float32)
+    inverse = np.empty(_LANES, np.float32)
+    for lane in range(_LANES):
+        scale[lane] = _scale_value(codes[lane])
+        inverse[lane] = _ONE / scale[lane]
+        errors[lane] = np.float32(0)
+    for element in range(GROUP_SIZE):
+        for lane in range(_LANES):
+            value = x[element, lane]
+            difference = value - _round_e2m1(value * inverse[lane]) * scale[lane]
+            errors[lane] += difference * difference
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _encode_group(bits, step, packed):
+    """Pack the 16 values of one group under ``step`` = scale * t; true division, as the oracle."""
+    codes = np.empty(GROUP_SIZE, np.uint8)
+    for i in range(GROUP_SIZE):
+        pattern = np.uint32(bits[i])
+        y = _as_float((pattern & np.uint32(0x7FFF)) << np.uint32(16)) / step
+        rounded = _round_e2m1(y)
+        # 1, 1.5, 2, 3, 4, 6 have codes 2..7, which are their leading bits less a constant.
+        upper = np.int32(_as_bits(rounded) >> np.uint32(22)) - np.int32(252)
+        lower = np.int32(rounded * _TWO)
+        code = upper if rounded >= _ONE else lower
+        negative = np.int32(8) if (pattern >> np.uint32(15) != 0) and (y > 0) else np.int32(0)
+        codes[i] = np.uint8(code | negative)
+    for i in range(GROUP_SIZE // 2):
+        packed[i] = codes[2 * i] | (codes[2 * i + 1] << np.uint8(4))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _load_lanes(groups, first, inverse_t, x, amax, energy):
+    """Magnitudes in units of t of up to 16 groups, one a lane; missing ones are zeros."""
+    for lane in range(_LANES):
+        for element in range(GROUP_SIZE):
+            x[element, lane] = np.float32(0)
+            if first + lane < groups.shape[0]:
+                magnitude = np.uint32(groups[first + lane, element] & np.uint16(0x7FFF))
+                x[element, lane] = _as_float(magnitude << np.uint32(16)) * inverse_t
+        amax[lane] = np.float32(0)
+        energy[lane] = np.float32(0)
+    for element in range(GROUP_SIZE):
+        for lane in range(_LANES):
+            value = x[element, lane]
+            amax[lane] = value if value > amax[lane] else amax[lane]
+            energy[lane] += value * value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _improve(error, code, best_error, best_code):
+    for lane in range(_LANES):
+        better = error[lane] < best_error[lane]
+        best_code[lane] = code[lane] if better else best_code[lane]
+        best_error[lane] = error[lane] if better else best_error[lane]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _search_exact(x, amax, code, error, best_error, best_code):
+    """Descend from the first code until the lower bound closes in every lane."""
+    for lane in range(_LANES):
+        best_code[lane] = _first_code(amax[lane])
+        code[lane] = best_code[lane]
+    _lane_errors(x, code, best_error)
+    while True:
+        open_lanes = 0
+        for lane in range(_LANES):
+            code[lane] = code[lane] - 1 if code[lane] > 9 else 8
+            beyond = amax[lane] - _SIX * _scale_value(code[lane])
+            beyond = beyond if beyond > 0 else np.float32(0)
+            open_lanes += (best_code[lane] > 8) & (beyond * beyond < best_error[lane])
+        if open_lanes == 0:
+            return
+        _lane_errors(x, code, error)
+        _improve(error, code, best_error, best_code)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _quantize_groups(groups, t, rule, packed, scales, errors, max_errors, energies):
+    x = np.empty((GROUP_SIZE, _LANES), np.float32)
+    amax, energy, error, max_error, best_error = np.empty((5, _LANES), np.float32)
+    code, best_code = np.empty((2, _LANES), np.int32)
+    for first in range(0, groups.shape[0], _LANES):
+        _load_lanes(groups, first, _ONE / t, x, amax, energy)
+        for lane in range(_LANES):
+            best_code[lane] = _nearest_code(amax[lane] / _SIX)
+        _lane_errors(x, best_code, max_error)
+        best_error[:] = max_error
+        if rule == 1:
+            for lane in range(_LANES):
+                code[lane] = _nearest_code(amax[lane] / np.float32(4))
+            _lane_errors(x, code, error)
+            _improve(error, code, best_error, best_code)
+        elif rule == 2:
+            _search_exact(x, amax, code, error, best_error, best_code)
+        for lane in range(min(_LANES, groups.shape[0] - first)):
+            group = first + lane
+            chosen = np.int32(0x20) if amax[lane] == 0 else best_code[lane]
+            scales[group] = chosen
+            errors[group] = best_error[lane]
+            max_errors[group] = max_error[lane]
+            energies[group] = energy[lane]
+            _encode_group(groups[group], _scale_value(chosen) * t, packed[group])
