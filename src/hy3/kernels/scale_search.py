@@ -1,8 +1,8 @@
 """BF16 bits to packed NVFP4 in one pass: the scale of every group, its codes and its errors.
 
 The rules and the order of the sums are those of ``hy3.nvfp4.scales``; the oracle below calls it,
-the numba twin gives the same bytes. Sixteen groups are searched side by side, one in each lane,
-so that the inner loops become vector instructions; every lane goes on until none can improve.
+the numba twin gives the same bytes. It searches 64 groups side by side, one in each lane, so that
+the inner loops become vector instructions; all lanes go on until none can improve.
 
 Three facts make the twin exact without float64 (v is a scale, x = |w| / t has 8 significant bits):
 rounding x * (1 / v) can differ from rounding x / v only on a tie, where both sides are equally far;
@@ -21,11 +21,10 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hy3.kernels.dispatch import operation
 from hy3.nvfp4.codec import GROUP_SIZE
 from hy3.nvfp4.scales import RULES, group_errors, scaled_groups, search_scales, sum_group
 from hy3.nvfp4.tensor import quantize_with_scales
-
-_INFINITY_BITS = 0x7F80
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,10 @@ class Quantized:
     energies: NDArray[np.float32]  # [out, in / 16], sum of the squares of the weights
 
 
-def quantize_bits_torch(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
-    """The oracle. ``bits``: finite BF16 patterns [out, in]; ``t``: a power of two."""
-    weight = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+@operation
+def quantize_bits(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
+    """Quantize finite BF16 patterns [out, in] under a rule; ``t`` is a power of two."""
+    weight = torch.from_numpy(np.ascontiguousarray(bits).view(np.int16)).view(torch.bfloat16)
     x = scaled_groups(weight, t)  # [out, groups, 16]
     scales = search_scales(weight, t, rule)
     return Quantized(
@@ -53,8 +53,8 @@ def quantize_bits_torch(bits: NDArray[np.uint16], t: float, rule: str) -> Quanti
     )
 
 
-def quantize_bits(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
-    """The numba twin; arguments and result as those of ``quantize_bits_torch``."""
+@quantize_bits.twin("numba", when=lambda bits, t, rule: True)
+def _quantize_bits_numba(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
     rows, columns = bits.shape
     grid = (rows, columns // GROUP_SIZE)
     packed = np.empty((rows, columns // 2), np.uint8)
@@ -79,7 +79,9 @@ def largest_magnitude(bits: NDArray[np.uint16]) -> float:
     return float(np.array([largest << 16], np.uint32).view(np.float32)[0])
 
 
-_LANES = 16
+_LANES = 64
+Floats, Ints = NDArray[np.float32], NDArray[np.int32]
+Words, Bytes = NDArray[np.uint16], NDArray[np.uint8]
 _SIX, _ONE, _TWO = np.float32(6), np.float32(1), np.float32(2)
 _EXPONENT_MASK = np.uint32(0x7F800000)
 # Added to the bits of 2^e it gives 1.5 * 2^(e + 22): adding and subtracting that number rounds to
@@ -110,7 +112,7 @@ def _as_float(context: Any, bits: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _largest_bits(bits):
+def _largest_bits(bits: Words) -> np.uint16:
     largest = np.uint16(0)
     for i in range(bits.size):
         magnitude = bits[i] & np.uint16(0x7FFF)
@@ -119,7 +121,7 @@ def _largest_bits(bits):
 
 
 @njit(inline="always")
-def _round_e2m1(y):
+def _round_e2m1(y: np.float32) -> np.float32:
     """Nearest of 0, .5, 1, 1.5, 2, 3, 4, 6 for y >= 0, a tie to the even code."""
     y = y if y < _SIX else _SIX
     at_least_one = y if y > _ONE else _ONE
@@ -128,22 +130,22 @@ def _round_e2m1(y):
 
 
 @njit(inline="always")
-def _scale_value(code):
+def _scale_value(code: np.int32) -> np.float32:
     return _as_float(np.uint32((code + _CODE_OFFSET) << np.int32(20)))
 
 
 @njit(inline="always")
-def _nearest_code(scale):
+def _nearest_code(scale: np.float32) -> np.int32:
     """E4M3 code nearest to a positive scale, a tie to even, within 8..126."""
     bits = np.int32(_as_bits(scale))
-    code = ((bits + np.int32(0x7FFFF) + ((bits >> np.int32(20)) & np.int32(1))) >> np.int32(20))
+    code = (bits + np.int32(0x7FFFF) + ((bits >> np.int32(20)) & np.int32(1))) >> np.int32(20)
     code -= _CODE_OFFSET
     code = code if code > np.int32(8) else np.int32(8)
     return code if code < np.int32(126) else np.int32(126)
 
 
 @njit(inline="always")
-def _first_code(amax):
+def _first_code(amax: np.float32) -> np.int32:
     """The larger of 15 and the smallest code whose value is >= amax / 3.5; at most 126."""
     bits = np.int32(_as_bits(amax / np.float32(3.5)))
     code = ((bits + np.int32(0xFFFFF)) >> np.int32(20)) - _CODE_OFFSET
@@ -152,108 +154,142 @@ def _first_code(amax):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _lane_errors(x, codes, errors):
+def _lane_errors(
+    x: Floats, codes: Ints, scale: Floats, inverse: Floats, errors: Floats, lanes: int
+) -> None:
     """errors[lane] = squared error of the group in that lane under codes[lane]. x [16, lanes]."""
-    scale = np.empty(_LANES, np.float32)
-    inverse = np.empty(_LANES, np.float32)
-    for lane in range(_LANES):
+    for lane in range(lanes):
         scale[lane] = _scale_value(codes[lane])
         inverse[lane] = _ONE / scale[lane]
         errors[lane] = np.float32(0)
     for element in range(GROUP_SIZE):
-        for lane in range(_LANES):
-            value = x[element, lane]
+        row = x[element]
+        for lane in range(lanes):
+            value = row[lane]
             difference = value - _round_e2m1(value * inverse[lane]) * scale[lane]
             errors[lane] += difference * difference
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _encode_group(bits, step, packed):
-    """Pack the 16 values of one group under ``step`` = scale * t; true division, as the oracle."""
-    codes = np.empty(GROUP_SIZE, np.uint8)
-    for i in range(GROUP_SIZE):
-        pattern = np.uint32(bits[i])
-        y = _as_float((pattern & np.uint32(0x7FFF)) << np.uint32(16)) / step
-        rounded = _round_e2m1(y)
-        # 1, 1.5, 2, 3, 4, 6 have codes 2..7, which are their leading bits less a constant.
-        upper = np.int32(_as_bits(rounded) >> np.uint32(22)) - np.int32(252)
-        lower = np.int32(rounded * _TWO)
-        code = upper if rounded >= _ONE else lower
-        negative = np.int32(8) if (pattern >> np.uint32(15) != 0) and (y > 0) else np.int32(0)
-        codes[i] = np.uint8(code | negative)
-    for i in range(GROUP_SIZE // 2):
-        packed[i] = codes[2 * i] | (codes[2 * i + 1] << np.uint8(4))
+def _encode_lanes(groups: Words, step: Floats, codes: Bytes, packed: Bytes) -> None:
+    """Pack groups [lanes, 16] under ``step`` = scale * t; true division, as the oracle."""
+    for lane in range(groups.shape[0]):
+        row, row_codes, row_step = groups[lane], codes[lane], step[lane]
+        for i in range(GROUP_SIZE):
+            pattern = np.uint32(row[i])
+            y = _as_float((pattern & np.uint32(0x7FFF)) << np.uint32(16)) / row_step
+            rounded = _round_e2m1(y)
+            # 1, 1.5, 2, 3, 4, 6 have codes 2..7: their leading bits less a constant.
+            upper = np.int32(_as_bits(rounded) >> np.uint32(22)) - np.int32(252)
+            lower = np.int32(rounded * _TWO)
+            code = upper if rounded >= _ONE else lower
+            sign = np.int32(pattern >> np.uint32(12)) & np.int32(8)
+            row_codes[i] = np.uint8(code | (sign if y > 0 else np.int32(0)))
+        row_packed = packed[lane]
+        for i in range(GROUP_SIZE // 2):
+            row_packed[i] = row_codes[2 * i] | (row_codes[2 * i + 1] << np.uint8(4))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _load_lanes(groups, first, inverse_t, x, amax, energy):
-    """Magnitudes in units of t of up to 16 groups, one a lane; missing ones are zeros."""
-    for lane in range(_LANES):
+def _load_lanes(
+    groups: Words, inverse_t: np.float32, x: Floats, amax: Floats, energy: Floats
+) -> None:
+    """Magnitudes of some groups in units of t, one group a lane."""
+    lanes = groups.shape[0]
+    for lane in range(lanes):
         for element in range(GROUP_SIZE):
-            x[element, lane] = np.float32(0)
-            if first + lane < groups.shape[0]:
-                magnitude = np.uint32(groups[first + lane, element] & np.uint16(0x7FFF))
-                x[element, lane] = _as_float(magnitude << np.uint32(16)) * inverse_t
+            magnitude = np.uint32(groups[lane, element] & np.uint16(0x7FFF))
+            x[element, lane] = _as_float(magnitude << np.uint32(16)) * inverse_t
+    for lane in range(lanes):
         amax[lane] = np.float32(0)
         energy[lane] = np.float32(0)
     for element in range(GROUP_SIZE):
-        for lane in range(_LANES):
-            value = x[element, lane]
+        row = x[element]
+        for lane in range(lanes):
+            value = row[lane]
             amax[lane] = value if value > amax[lane] else amax[lane]
             energy[lane] += value * value
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _improve(error, code, best_error, best_code):
-    for lane in range(_LANES):
+def _improve(error: Floats, code: Ints, best_error: Floats, best_code: Ints, lanes: int) -> None:
+    for lane in range(lanes):
         better = error[lane] < best_error[lane]
         best_code[lane] = code[lane] if better else best_code[lane]
         best_error[lane] = error[lane] if better else best_error[lane]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _search_exact(x, amax, code, error, best_error, best_code):
+def _search_exact(
+    x: Floats,
+    amax: Floats,
+    code: Ints,
+    scale: Floats,
+    inverse: Floats,
+    error: Floats,
+    best_error: Floats,
+    best_code: Ints,
+    lanes: int,
+) -> None:
     """Descend from the first code until the lower bound closes in every lane."""
-    for lane in range(_LANES):
+    for lane in range(lanes):
         best_code[lane] = _first_code(amax[lane])
         code[lane] = best_code[lane]
-    _lane_errors(x, code, best_error)
+    _lane_errors(x, code, scale, inverse, best_error, lanes)
     while True:
-        open_lanes = 0
-        for lane in range(_LANES):
-            code[lane] = code[lane] - 1 if code[lane] > 9 else 8
-            beyond = amax[lane] - _SIX * _scale_value(code[lane])
+        open_lanes = np.int32(0)
+        for lane in range(lanes):
+            lower = code[lane] - np.int32(1)
+            beyond = amax[lane] - _SIX * _scale_value(lower)
             beyond = beyond if beyond > 0 else np.float32(0)
-            open_lanes += (best_code[lane] > 8) & (beyond * beyond < best_error[lane])
+            open_lanes += np.int32((lower >= 8) & (beyond * beyond < best_error[lane]))
+            code[lane] = lower if lower > 8 else np.int32(8)
         if open_lanes == 0:
             return
-        _lane_errors(x, code, error)
-        _improve(error, code, best_error, best_code)
+        _lane_errors(x, code, scale, inverse, error, lanes)
+        _improve(error, code, best_error, best_code, lanes)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _quantize_groups(groups, t, rule, packed, scales, errors, max_errors, energies):
-    x = np.empty((GROUP_SIZE, _LANES), np.float32)
-    amax, energy, error, max_error, best_error = np.empty((5, _LANES), np.float32)
-    code, best_code = np.empty((2, _LANES), np.int32)
+def _quantize_groups(
+    groups: Words,
+    t: np.float32,
+    rule: int,
+    packed: Bytes,
+    scales: Bytes,
+    errors: Floats,
+    max_errors: Floats,
+    energies: Floats,
+) -> None:
+    x = np.empty((GROUP_SIZE, _LANES), np.float32)  # the lanes of element 0, then of 1, ...
+    # One allocation each: rows of one array are taken to overlap, which costs the vector code.
+    amax, energy = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    scale, inverse = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    error, best_error = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    max_error = np.empty(_LANES, np.float32)
+    code, best_code = np.empty(_LANES, np.int32), np.empty(_LANES, np.int32)
+    codes = np.empty((_LANES, GROUP_SIZE), np.uint8)
     for first in range(0, groups.shape[0], _LANES):
-        _load_lanes(groups, first, _ONE / t, x, amax, energy)
-        for lane in range(_LANES):
+        lanes = min(_LANES, groups.shape[0] - first)
+        block = groups[first : first + lanes]
+        _load_lanes(block, _ONE / t, x, amax, energy)
+        for lane in range(lanes):
             best_code[lane] = _nearest_code(amax[lane] / _SIX)
-        _lane_errors(x, best_code, max_error)
+        _lane_errors(x, best_code, scale, inverse, max_error, lanes)
         best_error[:] = max_error
         if rule == 1:
-            for lane in range(_LANES):
+            for lane in range(lanes):
                 code[lane] = _nearest_code(amax[lane] / np.float32(4))
-            _lane_errors(x, code, error)
-            _improve(error, code, best_error, best_code)
+            _lane_errors(x, code, scale, inverse, error, lanes)
+            _improve(error, code, best_error, best_code, lanes)
         elif rule == 2:
-            _search_exact(x, amax, code, error, best_error, best_code)
-        for lane in range(min(_LANES, groups.shape[0] - first)):
+            _search_exact(x, amax, code, scale, inverse, error, best_error, best_code, lanes)
+        for lane in range(lanes):
             group = first + lane
             chosen = np.int32(0x20) if amax[lane] == 0 else best_code[lane]
             scales[group] = chosen
             errors[group] = best_error[lane]
             max_errors[group] = max_error[lane]
             energies[group] = energy[lane]
-            _encode_group(groups[group], _scale_value(chosen) * t, packed[group])
+            scale[lane] = _scale_value(chosen) * t
+        _encode_lanes(block, scale, codes, packed[first : first + lanes])
