@@ -1,0 +1,53 @@
+"""``hy3 verify``: prints what is proved about a checkpoint; exit 1 when a check fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from hy3.cli.output import Output
+
+if TYPE_CHECKING:
+    from hy3.quantize.verdict import Verdict
+
+_SHOWN_NAMES = 10
+
+
+def command(
+    out: str = typer.Argument(..., help="Folder of the checkpoint to verify."),
+    source: Path | None = typer.Option(
+        None, "--source", help="The BF16 checkpoint that it was made from."
+    ),
+    json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
+) -> None:
+    """Re-read a checkpoint and prove it: completeness, scales, engine matching, errors, hashes."""
+    from hy3.cli.model_folder import model_folder
+    from hy3.quantize.verify import bytes_to_read, verify
+
+    output = Output(json_output, quiet)
+    folder = model_folder(out)
+    with output.progress("verify", bytes_to_read(folder, source)) as advance:
+        verdict = verify(folder, source, advance)
+    _print(output, verdict)
+    output.result("verify", verdict.as_json())
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def _print(output: Output, verdict: Verdict) -> None:
+    rows = [(check.id, check.status.replace("_", " "), check.detail) for check in verdict.checks]
+    output.table(("check", "status", "detail"), rows)
+    for check in verdict.checks:
+        if check.status in ("fail", "warn") and check.tensors:
+            output.text(f"{check.id}:")
+            for name in check.tensors[:_SHOWN_NAMES]:
+                output.text(f"  {name}")
+            if len(check.tensors) > _SHOWN_NAMES:
+                rest = len(check.tensors) - _SHOWN_NAMES
+                output.text(f"  and {rest} more; --json lists all")
+    for name, error in verdict.error_by_class.items():
+        output.text(f"{name}: relative squared error {error.relative:.5f}")
+    output.text("verified" if verdict.ok else "NOT verified: see what fails above")
