@@ -83,7 +83,7 @@ class TimedServer:
     ) -> None:
         chat = "messages" in body
         prompt = body["messages"][-1]["content"] if chat else body["prompt"]
-        usage = {"prompt_tokens": 7 + 2 * len(prompt.split()), "completion_tokens": 0}
+        usage = {"prompt_tokens": 7 + round(len(prompt) / 2), "completion_tokens": 0}
         sizes = (1,) if probe else script.tokens
         writes: list[tuple[float, int]] = []
         self.writes.append(writes)

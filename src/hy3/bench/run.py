@@ -19,7 +19,7 @@ from hy3.bench.load import closed_loop
 from hy3.bench.metrics import summarize
 from hy3.bench.result import BenchResult, BenchRun
 from hy3.bench.trace import RequestTrace, measure
-from hy3.bench.workloads import PATHS, Workload, fit_words, request_body
+from hy3.bench.workloads import PATHS, Workload, fit_characters, request_body
 from hy3.errors import EnvironmentFault
 
 FORMULAS = {
@@ -60,8 +60,8 @@ async def run_bench(
 ) -> BenchResult:
     """Measure the endpoint; raises EnvironmentFault when it cannot be reached or refuses probes."""
     entry = await _model_entry(endpoint, plan.model)
-    words = await _fit(endpoint, plan, entry["id"])
-    workload = Workload(plan.api, entry["id"], words, plan.output_tokens, plan.temperature)
+    characters = await _fit(endpoint, plan, entry["id"])
+    workload = Workload(plan.api, entry["id"], characters, plan.output_tokens, plan.temperature)
     indices = count(1)  # the fitting probes used passage 0
     runs = []
     for streams in plan.concurrency:
@@ -115,7 +115,7 @@ async def _fit(endpoint: Endpoint, plan: BenchPlan, model: str) -> int:
             )
         return trace.prompt_tokens
 
-    return await fit_words(plan.prompt_tokens, count_prompt)
+    return await fit_characters(plan.prompt_tokens, count_prompt)
 
 
 async def _draft_counters(endpoint: Endpoint) -> DraftCounts | None:
@@ -130,7 +130,7 @@ def _method(plan: BenchPlan, workload: Workload, runs: list[BenchRun]) -> dict[s
     return {
         "api": plan.api,
         "prompt_tokens_wanted": plan.prompt_tokens,
-        "prompt_words": workload.words,
+        "prompt_characters": workload.characters,
         "output_tokens_wanted": plan.output_tokens,
         "temperature": plan.temperature,
         "load": "closed loop, one warm-up request per stream",

@@ -13,18 +13,18 @@ from functools import cache
 from typing import Any
 
 PATHS = {"chat": "/chat/completions", "completions": "/completions"}
-_FIRST_GUESS_WORDS_PER_TOKEN = 0.6
-_STRIDE_WORDS = 7919  # a prime: successive prompts begin far apart
+_FIRST_GUESS_CHARACTERS_PER_TOKEN = 3.0
+_STRIDE = 54_001  # characters; a prime: successive prompts begin far apart
 _INSTRUCTION = "\n\nContinue this text at length."
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What each request asks; ``words`` was fitted to the wanted prompt length."""
+    """What each request asks; ``characters`` of text fit the wanted prompt length."""
 
     api: str  # "chat" or "completions"
     model: str
-    words: int
+    characters: int
     output_tokens: int
     temperature: float
 
@@ -37,7 +37,7 @@ class Workload:
         return request_body(
             self.api,
             self.model,
-            passage(index, self.words),
+            passage(index, self.characters),
             max_tokens=self.output_tokens,
             temperature=self.temperature,
             seed=index,
@@ -62,30 +62,31 @@ def request_body(api: str, model: str, text: str, **sampling: Any) -> dict[str, 
     return body
 
 
-def passage(index: int, words: int) -> str:
-    """Passage number ``index`` of the corpus, so many words long; goes round at its end."""
+def passage(index: int, characters: int) -> str:
+    """Passage number ``index`` of the corpus, from a word's beginning; goes round at its end."""
     corpus = _corpus()
-    start = index * _STRIDE_WORDS % len(corpus)
-    return " ".join(corpus[(start + i) % len(corpus)] for i in range(words))
+    start = corpus.find(" ", index * _STRIDE % len(corpus)) + 1
+    rounds = characters // len(corpus) + 2
+    return (corpus[start:] + corpus * rounds)[:characters]
 
 
-async def fit_words(wanted_tokens: int, count: Callable[[str], Awaitable[int]]) -> int:
-    """The number of words whose prompt has about ``wanted_tokens`` tokens as the server counts.
+async def fit_characters(wanted_tokens: int, count: Callable[[str], Awaitable[int]]) -> int:
+    """The length of text whose prompt has about ``wanted_tokens`` tokens as the server counts.
 
-    Two counts give the tokens per word and the fixed cost of the template around the text.
+    Two counts give the tokens per character and the fixed cost of the template around the text.
     """
-    guess = max(2, round(wanted_tokens * _FIRST_GUESS_WORDS_PER_TOKEN))
-    half = max(1, guess // 2)
+    guess = round(wanted_tokens * _FIRST_GUESS_CHARACTERS_PER_TOKEN)
+    half = guess // 2
     small = await count(passage(0, half))
     large = await count(passage(0, guess))
-    per_word = (large - small) / (guess - half)
-    if per_word <= 0:
+    per_character = (large - small) / (guess - half)
+    if per_character <= 0:
         return guess
-    return max(1, half + round((wanted_tokens - small) / per_word))
+    return max(1, half + round((wanted_tokens - small) / per_character))
 
 
 @cache
-def _corpus() -> tuple[str, ...]:
+def _corpus() -> str:
     from pydoc_data.topics import topics
 
-    return tuple(word for name in sorted(topics) for word in topics[name].split())
+    return " ".join(word for name in sorted(topics) for word in topics[name].split()) + " "

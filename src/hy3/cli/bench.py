@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +78,13 @@ async def _run(
     from hy3.bench.run import run_bench
     from hy3.cli.env import gather_environment
 
+    environment = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["hy3", *sys.argv[1:]]),
+        **gather_environment(),
+    }
     async with Endpoint(url, api_key, timeout_s) as endpoint:
-        result = await run_bench(endpoint, plan, gather_environment(), output.status)
+        result = await run_bench(endpoint, plan, environment, output.status)
     return result.as_json()
 
 
@@ -104,8 +112,6 @@ def parse_api(text: str) -> str:
 
 def read_api_key(path: Path | None) -> str | None:
     """The key in the file, else the one in HY3_API_KEY, else None."""
-    import os
-
     if path is None:
         return os.environ.get("HY3_API_KEY") or None
     try:

@@ -13,7 +13,7 @@ from hy3.chat.tokenizer import Tokenizer
 
 FILE_NAME = "heldout.txt"
 DIVIDER = "\n====\n"
-PASSAGES, PASSAGE_WORDS = 20, 150
+PASSAGES, PASSAGE_CHARACTERS = 20, 800
 MAX_DOCUMENTS, MAX_TOKENS = 60, 512
 
 
@@ -23,7 +23,7 @@ def held_out_documents(model: Path) -> list[list[int]]:
     if path.exists():
         texts = path.read_text(encoding="utf-8").split(DIVIDER)
     else:
-        texts = [passage(index, PASSAGE_WORDS) for index in range(PASSAGES)]
+        texts = [passage(index, PASSAGE_CHARACTERS) for index in range(PASSAGES)]
     tokenizer = Tokenizer(model)
     encoded = [tokenizer.encode(text)[:MAX_TOKENS] for text in texts]
     return [ids for ids in encoded if len(ids) >= 2][:MAX_DOCUMENTS]

@@ -13,7 +13,7 @@ import pytest
 from hy3.bench.client import Endpoint
 from hy3.bench.result import BenchResult
 from hy3.bench.run import BenchPlan, run_bench
-from hy3.bench.workloads import Workload, fit_words, passage
+from hy3.bench.workloads import Workload, fit_characters, passage
 from hy3.errors import EnvironmentFault
 from hy3.report.table import bench_table
 from support.timed_server import Script, TimedServer, timed_server
@@ -36,7 +36,7 @@ def test_two_concurrencies() -> None:
     one, three = result.runs
     assert (one.concurrency, three.concurrency) == (1, 3)
     assert one.metrics.output_tokens == three.metrics.output_tokens == 6 * 30
-    # The timed server's prompt is 7 + 2 tokens a word, so the fit is exact up to a half word.
+    # The timed server's prompt has 7 tokens and one per two characters, so the fit is near exact.
     assert abs(one.metrics.input_tokens - 6 * 101) <= 6
     # Three streams share nothing: the total must be near three times one stream's.
     assert three.metrics.tok_s_total > 1.8 * one.metrics.tok_s_total
@@ -79,23 +79,25 @@ def test_a_model_that_is_not_served() -> None:
 
 
 def test_passages_are_real_text_of_the_length_asked() -> None:
-    first, second = passage(1, 50), passage(2, 50)
-    assert len(first.split()) == len(second.split()) == 50
-    assert first != second and passage(1, 50) == first
-    assert passage(1, 10) == " ".join(first.split()[:10])
+    first, second = passage(1, 500), passage(2, 500)
+    assert len(first) == len(second) == 500
+    assert first[:50] != second[:50] and passage(1, 500) == first
+    assert passage(1, 100) == first[:100]
+    assert 3 < 500 / len(first.split()) < 9  # words of a language, not noise
+    assert len(passage(3, 1_000_000)) == 1_000_000
 
 
-@pytest.mark.parametrize(("per_word", "fixed"), [(1.3, 12), (2.0, 0), (4.5, 40)])
-def test_fit_words(per_word: float, fixed: int) -> None:
+@pytest.mark.parametrize(("per_character", "fixed"), [(0.22, 12), (0.5, 0), (1.0, 40)])
+def test_fit_characters(per_character: float, fixed: int) -> None:
     async def count(text: str) -> int:
-        return round(per_word * len(text.split())) + fixed
+        return round(per_character * len(text)) + fixed
 
-    words = asyncio.run(fit_words(400, count))
-    assert abs(per_word * words + fixed - 400) <= 0.02 * 400 + per_word
+    characters = asyncio.run(fit_characters(400, count))
+    assert abs(per_character * characters + fixed - 400) <= 4
 
 
 def test_bodies_repeat() -> None:
-    workload = Workload("completions", "m", 20, 8, 0.9)
+    workload = Workload("completions", "m", 120, 8, 0.9)
     assert workload.body(3) == workload.body(3)
     assert workload.body(3)["prompt"] != workload.body(4)["prompt"]
     assert workload.body(3)["seed"] == 3

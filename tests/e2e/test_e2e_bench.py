@@ -1,0 +1,58 @@
+"""`hy3 bench` against the real server, on checkpoints whose drafts are right as often as asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hy3.demo.process import ServeProcess
+from support.scripted import make_scripted
+
+OPTIONS = ["--concurrency", "1,3", "--requests", "3", "--output-tokens", "40", "--json", "--quiet"]
+
+
+def bench(folder: Path, drafts: int, *options: str) -> dict[str, Any]:
+    with ServeProcess([str(folder), "--drafts", str(drafts)]) as server:
+        command = [sys.executable, "-m", "hy3.cli.app", "bench", server.url, *OPTIONS, *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        server.stop()
+    return json.loads(done.stdout)
+
+
+def test_drafts_that_are_always_right(tmp_path: Path) -> None:
+    """Two drafts a step, all accepted: three tokens a step, counted as tokens."""
+    folder = make_scripted(tmp_path / "model", mtp_noise=0.0)
+    result = bench(folder, 2, "--prompt-tokens", "60", "--temperature", "0")
+    assert result["method"]["counted_by"] == ["token_ids"]
+    for run in result["runs"]:
+        assert (run["ok"], run["failed"]) == (3, {})
+        assert run["output_tokens"] == run["usage_tokens"] == 3 * 40
+        assert abs(run["input_tokens"] / 3 - 60) <= 15
+        assert run["cached_tokens"] <= 3 * 32  # blocks that the opening of the template fills
+        assert run["acceptance"]["per_position"] == pytest.approx([1.0, 1.0])
+        assert run["acceptance"]["tokens_per_step"] == pytest.approx(3.0)
+        # A client that counts chunks would see about a third of the tokens.
+        assert run["itl_ms"]["p50"] < 0.6 * run["icl_ms"]["p50"]
+
+
+def test_drafts_that_are_often_wrong(tmp_path: Path) -> None:
+    folder = make_scripted(tmp_path / "model", mtp_noise=2.0)
+    result = bench(folder, 1, "--prompt-tokens", "40", "--temperature", "0")
+    for run in result["runs"]:
+        assert run["output_tokens"] == 120
+        assert 0.3 < run["acceptance"]["per_position"][0] < 0.95
+        assert run["acceptance"]["conditional"] == run["acceptance"]["per_position"]
+
+
+def test_no_drafts(tmp_path: Path) -> None:
+    folder = make_scripted(tmp_path / "model")
+    result = bench(folder, 0, "--prompt-tokens", "40", "--api", "completions")
+    assert [abs(run["input_tokens"] / 3 - 40) <= 8 for run in result["runs"]] == [True, True]
+    assert [run["acceptance"]["drafts"] for run in result["runs"]] == [0, 0]
+    assert result["ok"]
