@@ -68,7 +68,7 @@ async def run_bench(
         warm_up = [workload.body(next(indices)) for _ in range(streams)]
         await closed_loop(endpoint, workload.path, warm_up, streams)
         bodies = [workload.body(next(indices)) for _ in range(plan.requests_at(streams))]
-        say(f"{streams} streams: {len(bodies)} requests")
+        say(f"concurrency {streams}: {len(bodies)} requests")
         before = await _draft_counters(endpoint)
         traces = await closed_loop(endpoint, workload.path, bodies, streams)
         gained = counter_delta(before, await _draft_counters(endpoint))

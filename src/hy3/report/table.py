@@ -81,4 +81,9 @@ def shares(values: Sequence[float | None]) -> str:
 def _two(distribution: Mapping[str, float] | None) -> str:
     if distribution is None:
         return MISSING
-    return f"{distribution['p50']:.1f} / {distribution['p99']:.1f}"
+    return " / ".join(_short(distribution[name]) for name in ("p50", "p99"))
+
+
+def _short(value: float) -> str:
+    """Three or more significant digits, so that both ends of a wide range stay narrow."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}"
