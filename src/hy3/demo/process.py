@@ -22,8 +22,11 @@ START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 40.0
 
 
-def run_command(arguments: Sequence[str]) -> dict[str, Any]:
-    """Run ``hy3 ARGUMENTS --json`` to its end and return what it prints; raises CheckFailed."""
+def run_command(arguments: Sequence[str], statuses: Sequence[int] = (0,)) -> dict[str, Any]:
+    """Run ``hy3 ARGUMENTS --json`` to its end and return what it prints.
+
+    Raises CheckFailed when it prints no object or ends with a status other than ``statuses``.
+    """
     shown = " ".join(["hy3", *arguments])
     try:
         done = subprocess.run(
@@ -37,7 +40,7 @@ def run_command(arguments: Sequence[str]) -> dict[str, Any]:
             f"did not end in {COMMAND_TIMEOUT_S:.0f} s", hint=f"run it by hand: {shown}"
         ) from error
     result = _last_object(done.stdout)
-    if done.returncode or result is None:
+    if done.returncode not in statuses or result is None:
         raise CheckFailed(
             f"exit {done.returncode}: {_complaint(result, done.stderr)}",
             hint=f"run it by hand: {shown}",

@@ -16,6 +16,7 @@ from hy3.demo.steps import (
     check_bench,
     check_divergence,
     check_tool_call,
+    check_verdict,
 )
 from hy3.errors import CheckFailed, InputError
 
@@ -42,6 +43,20 @@ def test_a_failed_step_ends_the_run(tmp_path: Path) -> None:
     assert results[1].hint == "mend it"
     assert (found, closed) == ({"first": 1}, ["first"])
     assert "[2/3] b" in said
+
+
+def test_verify_condition() -> None:
+    passed = {"id": "hashes", "status": "pass", "detail": ""}
+    assert check_verdict({"ok": True, "checks": [passed] * 3}) == "3 checks passed"
+    unproved = {"id": "group_errors", "status": "not_proved", "detail": "no source"}
+    failed = {"id": "dtypes", "status": "fail", "detail": "1 tensor"}
+    for checks, complaint in (
+        ([passed, unproved], "group_errors: no source"),
+        ([passed, failed], "dtypes: 1 tensor"),
+        ([], "no checks"),
+    ):
+        with pytest.raises(CheckFailed, match=complaint):
+            check_verdict({"ok": True, "checks": checks})
 
 
 def choice(arguments: str, name: str = "get_weather", reason: str = "tool_calls") -> dict[str, Any]:
