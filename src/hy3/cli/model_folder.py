@@ -16,7 +16,7 @@ def model_folder(model: str) -> Path:
     if model.startswith("hf://") or (_HUB_NAME.fullmatch(model) and not path.exists()):
         raise InputError(
             "models on a hub are not supported yet",
-            hint="download the checkpoint and name its folder",
+            hint="download it and name its folder; a folder of that name does not exist here",
             where=model,
         )
     if not path.is_dir():

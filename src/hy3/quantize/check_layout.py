@@ -48,7 +48,7 @@ def check_layout(
     yield _check_recipe(census, config, manifest)
     raw = read_json_object(folder / "config.json")
     yield _check_model_dtype(raw)
-    yield from _check_matching(_quantization_value(folder, raw), config, census)
+    yield from _check_matching(folder, raw, config, census)
 
 
 def _check_index(checkpoint: Checkpoint) -> Check:
@@ -100,14 +100,15 @@ def _quantization_value(folder: Path, raw: dict[str, Any]) -> dict[str, Any] | N
 
 
 def _check_matching(
-    value: dict[str, Any] | None, config: Hy3Config, census: Census
+    folder: Path, raw: dict[str, Any], config: Hy3Config, census: Census
 ) -> Iterator[Check]:
-    method = value.get("quant_method") if isinstance(value, dict) else None
-    if value is not None and method not in (METHOD_COMPRESSED_TENSORS, METHOD_MODELOPT):
-        reason = f"the matching rules of quant_method {method!r} are not known here"
-        yield from (not_proved(identity, reason) for identity in _MATCHING)
-        return
     try:
+        value = _quantization_value(folder, raw)
+        method = value.get("quant_method") if isinstance(value, dict) else None
+        if value is not None and method not in (METHOD_COMPRESSED_TENSORS, METHOD_MODELOPT, None):
+            reason = f"the matching rules of quant_method {method!r} are not known here"
+            yield from (not_proved(identity, reason) for identity in _MATCHING)
+            return
         parsed = parse_quantization_config({"quantization_config": value})
     except InputError as error:
         yield from (Check(identity, "fail", str(error)) for identity in _MATCHING)
@@ -117,10 +118,9 @@ def _check_matching(
     ask_sglang = parsed.sglang_scheme if parsed else None
     vllm = _mismatches(modules, ask_vllm, lambda module: module)
     sglang = _mismatches(modules, ask_sglang, lambda module: sglang_module(module, config))
+    fault, fine = "linears are not what the engine takes them for", _fine(parsed)
     for identity, faults in zip(_MATCHING, (vllm, sglang), strict=True):
-        yield judge(
-            identity, faults, "linears are not what the engine takes them for", _fine(parsed)
-        )
+        yield judge(identity, faults, fault, fine)
 
 
 def _fine(parsed: QuantizationConfig | None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hy3.checkpoint.census import Census
-from hy3.checkpoint.forms import MODELOPT_NVFP4, NVFP4_FORMS
+from hy3.checkpoint.forms import BF16, MODELOPT_NVFP4, NVFP4_FORMS
 from hy3.checkpoint.manifest import FileHash, Manifest
 from hy3.checkpoint.model_config import Hy3Config
 from hy3.checkpoint.names import is_mtp, module_of, tensor_class
@@ -36,9 +36,9 @@ class SourceFindings:
     """What one shard of the source says about the checkpoint that was made from it."""
 
     file_hash: FileHash
-    changed: list[str] = field(default_factory=list)  # copies that are not equal
+    changed: list[str] = field(default_factory=list)  # copies that are lost or not equal
     worse: list[str] = field(default_factory=list)  # weights with groups worse than rule max
-    unlike: list[str] = field(default_factory=list)  # tensors that nothing of that name copies
+    unlike: list[str] = field(default_factory=list)  # tensors of a form that is not compared
     unmeasured: list[str] = field(default_factory=list)  # quantized weights with unusable parts
     copies: int = 0
     groups: int = 0
@@ -87,19 +87,25 @@ class SourceComparison:
 
     def _compare_copy(self, name: str, findings: SourceFindings) -> Iterator[memoryview]:
         """Passes the source's bytes on; the checkpoint must hold the same under the same name."""
-        info = self.source.checkpoint.info(name)
-        if name not in self.made.checkpoint.tensors:
+        if self.census.forms.get(name, BF16) != BF16:
             findings.unlike.append(name)
-            yield from self.source.chunks(name, CHUNK_BYTES)
+        elif name not in self.made.checkpoint.tensors:
+            findings.changed.append(f"{name} is lost")
+        else:
+            yield from self._compare_bytes(name, findings)
             return
-        equal = self.made.checkpoint.info(name).spec == info.spec
-        copy = self.made.chunks(name, CHUNK_BYTES) if equal else iter(())
+        yield from self.source.chunks(name, CHUNK_BYTES)
+
+    def _compare_bytes(self, name: str, findings: SourceFindings) -> Iterator[memoryview]:
+        original, copy = self.source.checkpoint.info(name), self.made.checkpoint.info(name)
+        equal = copy.spec == original.spec
+        copied = self.made.chunks(name, CHUNK_BYTES)
         for chunk in self.source.chunks(name, CHUNK_BYTES):
-            equal = equal and np.array_equal(chunk, next(copy))
+            equal = equal and np.array_equal(chunk, next(copied))
             yield chunk
         findings.copies += 1
         if not equal:
-            findings.changed.append(name)
+            findings.changed.append(f"{name} differs")
 
     def _compare_groups(self, name: str, findings: SourceFindings) -> Iterator[memoryview]:
         """Passes the source's bytes on; measures the error of each group of 16 weights."""
@@ -148,7 +154,7 @@ def check_source(findings: list[SourceFindings], rule: str | None) -> Iterator[C
         yield Check("copied_bytes", "not_proved", reason, unlike)
     else:
         fine = f"{copies} copied tensors are equal to the source's"
-        yield judge("copied_bytes", changed, "copied tensors differ from the source", fine)
+        yield judge("copied_bytes", changed, "copied tensors are not the source's", fine)
     yield _check_group_errors(findings, rule)
 
 

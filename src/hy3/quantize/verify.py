@@ -7,8 +7,9 @@ Shards are read by several threads, each with one chunk or one weight in memory.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,19 +54,23 @@ def verify(folder: Path, source: Path | None = None, progress: Progress | None =
     Raises:
         InputError: when ``folder`` holds no config.json, or ``source`` is unsound.
     """
-    progress = progress or (lambda _: None)
     opened_source = open_checkpoint(source) if source else None
-    config = load_config(folder)
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            "holds no config.json", hint="name the folder of a checkpoint", where=str(folder)
+        )
     try:
+        config = load_config(folder)
         manifest = read_manifest(folder)
         checkpoint = open_checkpoint(folder)
     except InputError as error:
         return _unsound(error)
+    crew = _Crew(progress)
     census = take_census(checkpoint, config)
     rule = _rule(manifest)
     checks = list(check_layout(folder, checkpoint, config, census, manifest))
     with TensorReader(checkpoint) as reader:
-        scanned = _map_shards(checkpoint, lambda shard: scan_shard(reader, shard, progress))
+        scanned = crew.map(checkpoint, lambda shard: scan_shard(reader, shard, crew.advance))
         hashes = {shard: findings.file_hash for shard, findings in scanned.items()}
         checks += check_data(list(scanned.values()), ours=rule is not None)
         checks.append(check_hashes(folder, manifest, hashes))
@@ -74,8 +79,8 @@ def verify(folder: Path, source: Path | None = None, progress: Progress | None =
             return Verdict(tuple(checks), {})
         with TensorReader(opened_source) as source_reader:
             comparison = SourceComparison(source_reader, reader, census, config)
-            compared = _map_shards(
-                opened_source, lambda shard: comparison.compare_shard(shard, progress)
+            compared = crew.map(
+                opened_source, lambda shard: comparison.compare_shard(shard, crew.advance)
             )
     findings = [*compared.values(), comparison.without_source()]
     hashes = {shard: each.file_hash for shard, each in compared.items()}
@@ -93,11 +98,30 @@ def bytes_to_read(folder: Path, source: Path | None = None) -> int:
         return 0
 
 
-def _map_shards(checkpoint: Checkpoint, run: Callable[[str], T]) -> dict[str, T]:
-    """Shard -> its findings, in shard order whatever the number of threads."""
-    workers = min(os.cpu_count() or 1, _MAX_WORKERS)
-    with ThreadPoolExecutor(workers) as pool:
-        return dict(zip(checkpoint.headers, pool.map(run, checkpoint.headers), strict=True))
+class _Crew:
+    """Threads that each work on one shard; an interrupt or a fault in one stops all soon."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._stopped = threading.Event()
+
+    def advance(self, count: int) -> None:
+        """Report bytes read; workers call it for every chunk, so it is where they stop."""
+        if self._stopped.is_set():
+            raise CancelledError
+        if self._progress:
+            self._progress(count)
+
+    def map(self, checkpoint: Checkpoint, run: Callable[[str], T]) -> dict[str, T]:
+        """Shard -> its findings, in shard order whatever the number of threads."""
+        workers = min(os.cpu_count() or 1, _MAX_WORKERS)
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                return dict(zip(checkpoint.headers, pool.map(run, checkpoint.headers), strict=True))
+            except BaseException:
+                self._stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
 
 def _rule(manifest: Manifest | None) -> str | None:
