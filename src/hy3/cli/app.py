@@ -11,7 +11,7 @@ from collections.abc import Callable
 import typer
 
 from hy3 import __version__
-from hy3.cli import bench, env, inspect, serve, verify
+from hy3.cli import bench, chat, env, inspect, serve, verify
 from hy3.cli.output import print_error
 from hy3.errors import EnvironmentFault, Hy3Error
 
@@ -29,6 +29,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "inspect": inspect.command,
     "verify": verify.command,
     "serve": serve.command,
+    "chat": chat.command,
     "bench": bench.command,
     "env": env.command,
 }
