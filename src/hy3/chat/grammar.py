@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hy3.chat.markers import Markers
-from hy3.chat.tools import schema_types
+from hy3.chat.tools import as_mapping, schema_types
 from hy3.errors import InputError
 
 _ANY_OBJECT = {"type": "object"}
@@ -90,9 +90,9 @@ def _escape(text: str) -> str:
 
 
 def _tool_rules(rule: str, function: Mapping[str, Any], markers: Markers) -> list[str]:
-    parameters = function.get("parameters") or {}
-    properties = parameters.get("properties") or {}
-    required = list(parameters.get("required") or ())
+    parameters = as_mapping(function.get("parameters"))
+    properties = as_mapping(parameters.get("properties"))
+    required = list(dict.fromkeys(parameters.get("required") or ()))
     shared = {name: parameters[name] for name in _SHARED_DEFINITIONS if name in parameters}
     optional = [key for key in properties if key not in required]
     pairs = []
@@ -100,10 +100,7 @@ def _tool_rules(rule: str, function: Mapping[str, Any], markers: Markers) -> lis
     for number, key in enumerate(required + optional):
         pair = f"{rule}_{number}"
         pairs.append(pair if number < len(required) else f"{pair}?")
-        schema = properties.get(key)
-        value, extra = _value(
-            f"{pair}_value", schema if isinstance(schema, Mapping) else {}, shared
-        )
+        value, extra = _value(f"{pair}_value", as_mapping(properties.get(key)), shared)
         rules.append(
             f"{pair}: {markers.arg_key_open} {_literal(key)} {markers.arg_key_close} "
             f'"\\n" {markers.arg_value_open} {value} {markers.arg_value_close} "\\n"'

@@ -97,6 +97,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         reasoning_effort: Effort | None = None,
@@ -143,7 +144,7 @@ def _find_source(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     """The template's text and the file that holds it."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8"), str(path)
+        return path.read_bytes().decode("utf-8", "replace"), str(path)
     found = config.get("chat_template")
     if isinstance(found, list):  # several named templates
         named = {item.get("name"): item.get("template") for item in found if isinstance(item, dict)}

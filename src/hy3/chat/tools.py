@@ -46,10 +46,10 @@ class ToolSet:
     def __init__(self, tools: Sequence[Mapping[str, Any]] | None) -> None:
         self._properties: dict[str, Mapping[str, Any]] = {}
         for tool in tools or ():
-            function = _mapping(tool.get("function", tool))
+            function = as_mapping(tool.get("function", tool))
             if isinstance(name := function.get("name"), str):
-                parameters = _mapping(function.get("parameters"))
-                self._properties[name] = _mapping(parameters.get("properties"))
+                parameters = as_mapping(function.get("parameters"))
+                self._properties[name] = as_mapping(parameters.get("properties"))
 
     def __bool__(self) -> bool:
         return bool(self._properties)
@@ -68,7 +68,8 @@ class ToolSet:
         return schema_types(schema) if isinstance(schema, Mapping) else _STRING
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """``value`` if it is an object, else an empty one: a client's schema may hold anything."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -76,10 +77,9 @@ def schema_types(schema: Mapping[str, Any]) -> frozenset[str]:
     """The types that a schema names itself or in its alternatives, without "null"."""
     named = list(_named(schema.get("type")))
     if not named:
-        members = schema.get("anyOf") or schema.get("oneOf") or ()
-        for member in members:
-            if isinstance(member, Mapping):
-                named += _named(member.get("type"))
+        members = schema.get("anyOf") or schema.get("oneOf")
+        for member in members if isinstance(members, list) else ():
+            named += _named(as_mapping(member).get("type"))
     if not named:
         return _STRING
     return frozenset(map(_canonical, named)) - {"null"}
