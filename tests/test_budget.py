@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": set(),
     "nvfp4": set(),
     "kernels": {"nvfp4"},
-    "quantize": {"nvfp4", "checkpoint", "kernels"},
+    "quantize": {"nvfp4", "checkpoint", "kernels", "chat"},
     "model": {"kernels", "nvfp4", "checkpoint"},
     "engine": {"model", "kernels", "nvfp4", "checkpoint"},
     "chat": {"checkpoint"},

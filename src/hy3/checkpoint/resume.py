@@ -34,7 +34,8 @@ class FinishedShard:
     source: FileHash  # the shard it was made from
     output: FileHash
     stamp: FileStamp  # of the output
-    errors: dict[str, tuple[float, float]]  # class -> sums of squared error and squared weight
+    # class -> sums of: squared error, the same under rule max, squared weight
+    errors: dict[str, tuple[float, float, float]]
 
 
 @dataclass(frozen=True)
@@ -97,5 +98,8 @@ def _shard(item: dict[str, Any]) -> FinishedShard:
         FileHash(**item["source"]),
         FileHash(**item["output"]),
         FileStamp(**item["stamp"]),
-        {name: (float(error), float(weight)) for name, (error, weight) in item["errors"].items()},
+        {
+            name: (float(error), float(under_max), float(weight))
+            for name, (error, under_max, weight) in item["errors"].items()
+        },
     )

@@ -25,7 +25,7 @@ STATE = ResumeState(
             FileHash("a" * 64, 10),
             FileHash("b" * 64, 4),
             FileStamp(4, 2**62),
-            {"routed_expert": (0.1 + 0.2, 1e-300)},
+            {"routed_expert": (0.1 + 0.2, 0.5, 1e-300)},
         )
     },
 )

@@ -1,0 +1,119 @@
+"""``hy3 quantize``: BF16 checkpoint in, NVFP4 checkpoint out; a rerun goes on where it stopped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hy3.cli.output import Output
+from hy3.errors import InputError
+
+if TYPE_CHECKING:
+    from hy3.quantize.card import ErrorSums
+    from hy3.quantize.plan import Plan
+
+_RULES = ("max", "four-over-six", "exact")
+_MTP = ("same", "bf16")
+
+
+def command(
+    source: str = typer.Argument(..., metavar="SRC", help="Folder of the BF16 checkpoint."),
+    out: Path = typer.Argument(..., help="Folder to write; new, empty or of an interrupted run."),
+    recipe: str = typer.Option("experts-nvfp4", help="Which tensors become what."),
+    scales: str = typer.Option("exact", help="Scale rule: max, four-over-six or exact."),
+    mtp: str = typer.Option("same", help="Experts of the MTP layer: same (as the others) or bf16."),
+    workers: int | None = typer.Option(
+        None, min=1, help="Threads, each with a shard of its own.", show_default="cores"
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and write nothing."),
+    json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
+) -> None:
+    """Quantize the routed experts to NVFP4, streaming; run it again to resume."""
+    _check_choice("--scales", scales, _RULES)
+    _check_choice("--mtp", mtp, _MTP)
+    from hy3.cli.model_folder import model_folder
+    from hy3.quantize.plan import make_plan
+    from hy3.quantize.recipe import load_recipe
+
+    output = Output(json_output, quiet)
+    plan = make_plan(model_folder(source), load_recipe(recipe), scales, mtp)
+    result = _describe(plan) | {"out": out.resolve().name, "dry_run": dry_run}
+    if dry_run:
+        _print_plan(output, plan)
+        output.result("quantize", result)
+        return
+    from hy3.quantize.pipeline import quantize
+
+    outcome = quantize(plan, out, workers or _cores(), output.progress)
+    if outcome.errors is None:
+        output.text(f"{out} was complete already, from the same source")
+    else:
+        _print_plan(output, plan)
+        _print_errors(output, scales, outcome.errors)
+        output.text(f"{out} is complete; hy3 verify proves it")
+    result |= {"resumed_shards": outcome.resumed_shards, "was_complete": outcome.errors is None}
+    result["error_by_class"] = _describe_errors(outcome.errors or {})
+    output.result("quantize", result)
+
+
+def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        hint = f"known are: {', '.join(known)}"
+        raise InputError(f"{value!r} is unknown", hint=hint, where=option)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _describe(plan: Plan) -> dict[str, Any]:
+    return {
+        "source": plan.checkpoint.folder.resolve().name,
+        "parameters": vars(plan.parameters),
+        "source_bytes": plan.source_bytes,
+        "output_bytes": plan.output_bytes,
+        "shards": len(plan.shards),
+        "classes": [vars(line) for line in plan.lines()],
+    }
+
+
+def _print_plan(output: Output, plan: Plan) -> None:
+    from hy3.units import format_bytes
+
+    rows = [
+        (
+            line.label,
+            line.format,
+            str(line.tensors),
+            format_bytes(line.source_bytes),
+            format_bytes(line.output_bytes),
+        )
+        for line in plan.lines()
+    ]
+    output.table(("class", "stored as", "tensors", "from", "to"), rows)
+    before, after = format_bytes(plan.source_bytes), format_bytes(plan.output_bytes)
+    output.text(f"{before} become {after} in {len(plan.shards)} shards")
+
+
+def _describe_errors(errors: ErrorSums) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "relative_squared_error": error / weight if weight else 0.0,
+            "relative_squared_error_max_rule": under_max / weight if weight else 0.0,
+        }
+        for name, (error, under_max, weight) in errors.items()
+    }
+
+
+def _print_errors(output: Output, scales: str, errors: ErrorSums) -> None:
+    for name, both in sorted(_describe_errors(errors).items()):
+        output.text(
+            f"{name}: relative squared error {both['relative_squared_error']:.5f} ({scales}), "
+            f"{both['relative_squared_error_max_rule']:.5f} (max)"
+        )

@@ -1,0 +1,164 @@
+"""``quantize``: streams the shards of a plan into OUT, resuming what an earlier run has finished.
+
+A thread takes a whole shard at a time, so bytes never depend on the number of threads, and a
+crash costs at most the shards that were under way.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from hy3.checkpoint.manifest import FileHash, Manifest
+from hy3.checkpoint.quantization_config import nvfp4_experts_config
+from hy3.checkpoint.reader import TensorReader
+from hy3.checkpoint.resume import FinishedShard
+from hy3.checkpoint.writer import write_file_durably
+from hy3.errors import CheckFailed, EnvironmentFault, InputError
+from hy3.quantize.card import CARD_NAME, ErrorSums, write_card
+from hy3.quantize.check_data import hash_file
+from hy3.quantize.export import export_small_files
+from hy3.quantize.output_folder import OutputFolder
+from hy3.quantize.plan import Plan, hash_bytes
+from hy3.quantize.stream import Advance, ShardStreamer, check_unchanged
+from hy3.units import format_bytes
+
+# What all threads together may hold of weights in work; a thread holds a weight, what it becomes,
+# its errors and the copies of arrays between calls: three times the weight covers them.
+_WORK_BYTES = 600 * 10**6
+_WORK_PER_WEIGHT_BYTE = 3
+
+# progress(label, total bytes) gives a context whose value takes the bytes done since its last call
+Progress = Callable[[str, int], AbstractContextManager[Advance]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did."""
+
+    resumed_shards: int  # finished by an earlier run
+    errors: ErrorSums | None  # None when OUT was complete before
+
+
+def quantize(plan: Plan, out: Path, workers: int, progress: Progress) -> Outcome:
+    """Make OUT from the plan; the same bytes for any number of workers and interruptions.
+
+    Raises:
+        InputError: OUT belongs to other parameters or another source, or the source is unsound.
+        EnvironmentFault: OUT is held by another process or cannot take the output.
+    """
+    with OutputFolder(out, plan) as folder:
+        manifest = folder.finished_manifest()
+        if manifest is not None:
+            _check_complete(plan, out, manifest, progress)
+            folder.forget_state()
+            return Outcome(len(plan.shards), None)
+        resumed = folder.resume()
+        pending = [name for name in plan.shards if name not in resumed]
+        _check_space(plan, out, pending)
+        with closing(_stream(plan, out, pending, workers, progress)) as finished:
+            for name, shard in finished:
+                folder.record(name, shard)
+        return _finish(plan, folder, len(resumed))
+
+
+def worker_limit(plan: Plan, workers: int) -> int:
+    """As many threads as are asked for, have a shard to do and fit the memory bound."""
+    largest = max((step.source.nbytes for step in plan.steps() if step.quantized), default=1)
+    fitting = _WORK_BYTES // (_WORK_PER_WEIGHT_BYTE * largest)
+    return max(1, min(workers, len(plan.shards), fitting))
+
+
+def _stream(
+    plan: Plan, out: Path, pending: list[str], workers: int, progress: Progress
+) -> Generator[tuple[str, FinishedShard], None, None]:
+    """Yields each shard as it becomes durable; the first failure stops the others."""
+    total = sum(step.source.nbytes for name in pending for step in plan.shards[name])
+    with (
+        progress("quantize", total) as advance,
+        TensorReader(plan.checkpoint) as reader,
+        ThreadPoolExecutor(worker_limit(plan, workers)) as pool,
+    ):
+        streamer = ShardStreamer(plan, reader, out, advance)
+        futures = {pool.submit(streamer.run, name): name for name in pending}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            streamer.stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _finish(plan: Plan, folder: OutputFolder, resumed_shards: int) -> Outcome:
+    """The small files, then the manifest, which makes OUT complete."""
+    for name in plan.stamps:
+        check_unchanged(plan, name)
+    shards = folder.shards()
+    source = plan.small_hashes | {name: shard.source for name, shard in shards.items()}
+    outputs = {name: shard.output for name, shard in shards.items()}
+    errors = _sum_errors(list(shards.values()))
+    scheme = nvfp4_experts_config(plan.config, quantize_mtp=plan.parameters.mtp == "same")
+    specs = {
+        name: [spec for step in steps for spec in step.outputs]
+        for name, steps in plan.shards.items()
+    }
+    files = export_small_files(plan.checkpoint.folder, plan.raw_config, scheme, specs)
+    files[CARD_NAME] = write_card(plan, errors, source)
+    for name, data in files.items():
+        write_file_durably(folder.path / name, data)
+        outputs[name] = hash_bytes(data)
+    folder.complete(Manifest(plan.parameters, source, outputs))
+    return Outcome(resumed_shards, errors)
+
+
+def _sum_errors(shards: list[FinishedShard]) -> ErrorSums:
+    sums: ErrorSums = {}
+    for shard in shards:
+        for name, (error, under_max, weight) in shard.errors.items():
+            before = sums.get(name, (0.0, 0.0, 0.0))
+            sums[name] = (before[0] + error, before[1] + under_max, before[2] + weight)
+    return sums
+
+
+def _check_complete(plan: Plan, out: Path, manifest: Manifest, progress: Progress) -> None:
+    """A complete OUT holds no times, so only the source's bytes can tell that it is the same."""
+    for name, expected in manifest.outputs.items():
+        path = out / name
+        if not path.exists() or path.stat().st_size != expected.size_bytes:
+            raise CheckFailed(
+                "is missing or has another size than the manifest says",
+                hint="quantize again into an empty folder",
+                where=str(path),
+            )
+    with progress("check source", plan.source_bytes) as advance:
+        found: dict[str, FileHash] = dict(plan.small_hashes)
+        for name, header in plan.checkpoint.headers.items():
+            found[name] = hash_file(header.path)
+            advance(header.file_bytes - header.data_start)
+    if found != manifest.source:
+        differing = sorted(
+            name
+            for name in found.keys() | manifest.source.keys()
+            if found.get(name) != manifest.source.get(name)
+        )
+        raise InputError(
+            f"was made from another source: {differing[0]} differs",
+            hint="name an empty folder",
+            where=str(out),
+        )
+
+
+def _check_space(plan: Plan, out: Path, pending: list[str]) -> None:
+    needed = sum(step.output_bytes for name in pending for step in plan.shards[name])
+    free = shutil.disk_usage(out).free
+    if needed > free:
+        raise EnvironmentFault(
+            f"needs {format_bytes(needed)} and has {format_bytes(free)} free",
+            hint="free some space or name a folder on another disk; what is finished is kept",
+            where=str(out),
+        )

@@ -1,0 +1,175 @@
+"""``Plan``: what becomes of every tensor, decided from headers before any weight is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hy3 import __version__
+from hy3.checkpoint.census import Census, take_census
+from hy3.checkpoint.header import TensorInfo, TensorSpec
+from hy3.checkpoint.index import INDEX_NAME, Checkpoint, open_checkpoint
+from hy3.checkpoint.manifest import FileHash, Parameters
+from hy3.checkpoint.model_config import Hy3Config, parse_config, read_json_object
+from hy3.checkpoint.names import GROUP_SIZE, is_mtp, packed_specs, partner_of, tensor_class
+from hy3.checkpoint.resume import FileStamp, stamp_of
+from hy3.errors import InputError
+from hy3.quantize.recipe import NVFP4, Recipe
+
+CONFIG_NAME = "config.json"
+# Keeps the bytes of a packed weight a multiple of 4, so that what follows stays aligned.
+_ELEMENTS_MULTIPLE = 64
+
+
+@dataclass(frozen=True)
+class Step:
+    """One tensor of the source and what is written for it."""
+
+    source: TensorInfo
+    outputs: tuple[TensorSpec, ...]  # packed, scale, global scale; or the source's own spec
+    label: str  # how reports name its kind
+    partner: str | None = None  # quantized gate or up: the tensor that shares its scale
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the tensor is packed; otherwise it is copied."""
+        return len(self.outputs) > 1
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of what is written for it."""
+        return sum(spec.nbytes for spec in self.outputs)
+
+
+@dataclass(frozen=True)
+class PlanLine:
+    """The steps of one kind, for people."""
+
+    label: str
+    format: str
+    tensors: int
+    source_bytes: int
+    output_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides the output's bytes, the weights' values aside."""
+
+    checkpoint: Checkpoint
+    config: Hy3Config
+    raw_config: dict[str, Any]
+    parameters: Parameters
+    shards: dict[str, tuple[Step, ...]]  # shard file name -> steps in data order
+    stamps: dict[str, FileStamp]  # config, index and shards, as they looked before reading
+    small_hashes: dict[str, FileHash]  # config and index
+
+    @property
+    def source_bytes(self) -> int:
+        """Tensor bytes to read."""
+        return self.checkpoint.total_bytes
+
+    @property
+    def output_bytes(self) -> int:
+        """Tensor bytes to write: the index's total_size."""
+        return sum(step.output_bytes for step in self.steps())
+
+    def steps(self) -> Iterator[Step]:
+        """All steps, shard by shard."""
+        for steps in self.shards.values():
+            yield from steps
+
+    def lines(self) -> list[PlanLine]:
+        """The plan by kind of tensor, largest first."""
+        groups: dict[tuple[str, str], list[Step]] = {}
+        for step in self.steps():
+            form = "NVFP4" if step.quantized else step.source.dtype
+            groups.setdefault((step.label, form), []).append(step)
+        lines = [
+            PlanLine(
+                label,
+                form,
+                len(steps),
+                sum(step.source.nbytes for step in steps),
+                sum(step.output_bytes for step in steps),
+            )
+            for (label, form), steps in groups.items()
+        ]
+        return sorted(lines, key=lambda line: (-line.source_bytes, line.label))
+
+
+def make_plan(folder: Path, recipe: Recipe, scales: str, mtp: str) -> Plan:
+    """Check that ``folder`` holds a whole BF16 checkpoint and plan its shards.
+
+    Args:
+        scales: the scale rule
+        mtp: "same" treats the MTP layer's experts as the others, "bf16" copies them
+    """
+    raw_config = read_json_object(folder / CONFIG_NAME)
+    config = parse_config(raw_config, where=str(folder / CONFIG_NAME))
+    small = [CONFIG_NAME, *([INDEX_NAME] if (folder / INDEX_NAME).exists() else [])]
+    stamps = {path.name: stamp_of(path) for path in sorted(folder.glob("*.safetensors"))}
+    stamps |= {name: stamp_of(folder / name) for name in small}
+    checkpoint = open_checkpoint(folder)
+    _check_whole(folder, take_census(checkpoint, config))
+    mtp = mtp if config.num_mtp_layers else "same"
+    return Plan(
+        checkpoint=checkpoint,
+        config=config,
+        raw_config=raw_config,
+        parameters=Parameters(recipe.name, scales, mtp, __version__),
+        shards={
+            name: tuple(
+                _step(info, recipe, config, mtp, header.path) for info in header.tensors.values()
+            )
+            for name, header in checkpoint.headers.items()
+        },
+        stamps=stamps,
+        small_hashes={name: hash_bytes((folder / name).read_bytes()) for name in small},
+    )
+
+
+def hash_bytes(data: bytes) -> FileHash:
+    """Digest and size of a small file's content."""
+    return FileHash(hashlib.sha256(data).hexdigest(), len(data))
+
+
+def _step(info: TensorInfo, recipe: Recipe, config: Hy3Config, mtp: str, path: Path) -> Step:
+    kind = tensor_class(info.name)
+    in_mtp = is_mtp(info.name, config)
+    label = f"{kind} (MTP)" if in_mtp else kind
+    if recipe.format_of(kind) != NVFP4 or (in_mtp and mtp == "bf16"):
+        return Step(info, (info.spec,), label)
+    rows, columns = info.shape
+    if columns % GROUP_SIZE or rows * columns % _ELEMENTS_MULTIPLE:
+        raise InputError(
+            f"shape {rows} x {columns} does not fit NVFP4",
+            hint=f"it needs columns in groups of {GROUP_SIZE} and {_ELEMENTS_MULTIPLE} elements "
+            "or a multiple",
+            where=f"{path}: tensor {info.name!r}",
+        )
+    return Step(info, packed_specs(info.spec), label, partner_of(info.name))
+
+
+def _check_whole(folder: Path, census: Census) -> None:
+    """A checkpoint with gaps, strangers or packed weights is no source."""
+    hint = "hy3 inspect lists what is wrong; fetch the original BF16 checkpoint"
+    if census.scheme != "bf16":
+        raise InputError(
+            f"holds {census.scheme} weights, not BF16 alone", hint=hint, where=str(folder)
+        )
+    names = [mismatch.name for mismatch in census.mismatched]
+    for problem, found in (
+        ("missing", census.missing),
+        ("unexpected", census.unexpected),
+        ("of another dtype or shape than the config says", names),
+    ):
+        if found:
+            raise InputError(
+                f"{len(found)} tensors are {problem}, the first {found[0]!r}",
+                hint=hint,
+                where=str(folder),
+            )

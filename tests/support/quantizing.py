@@ -1,0 +1,82 @@
+"""Runs of the quantizer for tests: in this process, or in a child that is killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hy3.quantize.pipeline import Outcome, quantize
+from hy3.quantize.plan import Plan, make_plan
+from hy3.quantize.recipe import load_recipe
+
+
+@contextmanager
+def no_progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    yield lambda count: None
+
+
+def plan_of(source: Path, scales: str = "exact", mtp: str = "same") -> Plan:
+    return make_plan(source, load_recipe("experts-nvfp4"), scales, mtp)
+
+
+def run(
+    source: Path, out: Path, scales: str = "exact", mtp: str = "same", workers: int = 2
+) -> Outcome:
+    return quantize(plan_of(source, scales, mtp), out, workers, no_progress)
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """File name -> SHA-256, hidden files too."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+    }
+
+
+def run_in_child(source: Path, out: Path, prepare: Callable[[], None], workers: int = 2) -> int:
+    """Fork, call ``prepare`` in the child, quantize there; returns the wait status.
+
+    The child exits with 0, or with 9 after an exception.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            prepare()
+            run(source, out, workers=workers)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+def kill_at_event(out: Path, number: int) -> Callable[[], None]:
+    """For ``run_in_child``: SIGKILL at the n-th opening, renaming or removal in OUT."""
+    prefix = str(out)
+    seen = 0
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        if event in ("open", "os.rename", "os.remove") and str(arguments[0]).startswith(prefix):
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(10)  # the signal may be taken by another thread first
+
+    return lambda: sys.addaudithook(hook)
+
+
+def kill_after(seconds: float) -> Callable[[], None]:
+    """For ``run_in_child``: SIGKILL after some time, wherever the work then is."""
+
+    def prepare() -> None:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    return prepare
