@@ -89,13 +89,11 @@ def test_names_shards_and_copies_are_kept(source: Path, made: Path) -> None:
             )
 
 
-def test_every_expert_is_the_oracles_and_compressed_tensors_reads_it(
-    source: Path, made: Path
-) -> None:
+def test_experts_are_the_oracles_and_compressed_tensors_reads_it(source: Path, made: Path) -> None:
     old, new = load_all(source), load_all(made)
     pairs_across_shards = 0
     placed = open_checkpoint(source).tensors
-    for name in filter(is_routed_expert, old):
+    for name in list(filter(is_routed_expert, old))[::3]:
         module, partner = module_of(name), partner_of(name)
         largest = float(old[name].abs().max())
         if partner:
@@ -248,29 +246,35 @@ def test_nan_and_infinity_name_the_tensor(
     assert name in caught.value.where
 
 
-def largest_shard(folder: Path) -> int:
-    sizes = [path.stat().st_size for path in sorted(folder.glob("*.safetensors"))]
-    return sizes.index(max(sizes))
+def swap_shards(folder: Path, one: str, other: str) -> None:
+    """Exchange the names of two shards, in the index as well."""
+    names = {one: other, other: one}
+    (folder / one).rename(folder / "x")
+    (folder / other).rename(folder / one)
+    (folder / "x").rename(folder / other)
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    places = {name: names.get(shard, shard) for name, shard in index["weight_map"].items()}
+    path.write_text(json.dumps(index | {"weight_map": places}))
 
 
-def test_a_full_disk_keeps_what_is_finished(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_what_is_finished(own_source: Path, tmp_path: Path) -> None:
     """A limit on file size stands for a full disk: a write fails in the middle of a shard."""
-    for seed in range(20):  # until the shard that will not fit comes after another one
-        source = make_random(tmp_path / f"source{seed}", seed=seed, shards=4)
-        whole = tmp_path / f"whole{seed}"
-        run(source, whole)
-        if largest_shard(whole) > 0:
-            break
-    size = max(path.stat().st_size for path in whole.glob("*.safetensors")) - 1
+    shards = sorted(path.name for path in own_source.glob("*.safetensors"))
+    largest = max(shards, key=lambda name: (own_source / name).stat().st_size)
+    if largest != shards[2]:
+        swap_shards(own_source, largest, shards[2])
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    run(own_source, whole)
+    size = (whole / shards[2]).stat().st_size - 1
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    out = tmp_path / "out"
-    assert run_in_child(source, out, limit, workers=1) == 9 << 8
+    assert run_in_child(own_source, out, limit, workers=1) == 9 << 8
     assert not list(out.glob("*.safetensors.tmp"))
-    assert run(source, out).resumed_shards == largest_shard(whole) > 0
+    assert run(own_source, out).resumed_shards >= 2
     assert tree(out) == tree(whole)
 
 
