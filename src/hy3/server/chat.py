@@ -30,7 +30,7 @@ def chat_routes(served: ServedModel, generator: Generator) -> APIRouter:
         prompt_ids = served.tokenizer.encode(prompt)
         budget = output_budget(len(prompt_ids), body.wanted_tokens, generator.backend.max_context)
         thinking = prompt.endswith(served.markers.think_open)
-        grammar = output_grammar(body, tools, served, thinking)
+        grammar = output_grammar(body, tools, served.markers, thinking)
         params = sampling_params(body, served.defaults, budget, body.wanted_logprobs, grammar)
         generation = await generator.start([prompt_ids], params, body.n, body.stops)
         reply = ChatReply(body, served, tools, thinking, generation)

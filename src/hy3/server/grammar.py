@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from hy3.chat.grammar import json_grammar, tool_grammar
+from hy3.chat.markers import Markers
 from hy3.engine.request import GrammarSpec
-from hy3.server.schema import ChatBody
-from hy3.server.served import ServedModel
-
-_ANY_OBJECT = {"type": "object"}
+from hy3.server.errors import bad_request
+from hy3.server.schema import ChatBody, NamedTool
 
 
 def output_grammar(
-    body: ChatBody, tools: list[dict[str, Any]] | None, served: ServedModel, thinking: bool
+    body: ChatBody, tools: list[dict[str, Any]] | None, markers: Markers, thinking: bool
 ) -> GrammarSpec | None:
-    """JSON if asked for, after the reasoning if the prompt has opened it; else no constraint."""
+    """Calls for ``tool_choice`` required or a name, JSON for ``response_format``, else None.
+
+    ``thinking``: the prompt has opened the reasoning, which comes first and stays free.
+    """
+    if isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required":
+        if not tools:
+            raise bad_request("tool_choice demands a call, but there are no tools", "tools")
+        name = None if body.tool_choice == "required" else body.tool_choice.function.name
+        text = tool_grammar(tools, markers, name, body.parallel_tool_calls, thinking)
+        return GrammarSpec("lark", text)
     wanted = body.response_format
     if wanted is None or wanted.type == "text":
         return None
-    schema = wanted.json_schema.json_schema if wanted.json_schema else _ANY_OBJECT
-    rule = f"%json {json.dumps(schema)}"
-    if thinking:
-        close = served.tokenizer.token_id(served.markers.think_close)
-        return GrammarSpec(
-            "lark", f"start: REASONING <[{close}]> reply\nREASONING: /(?s:.*)/\nreply: {rule}\n"
-        )
-    return GrammarSpec("lark", f"start: {rule}\n")
+    schema = wanted.json_schema.json_schema if wanted.json_schema else None
+    return GrammarSpec("lark", json_grammar(schema, markers, thinking))

@@ -28,6 +28,14 @@ StopString = Annotated[str, Field(min_length=1, max_length=512)]
 class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_unset(cls, body: Any) -> Any:
+        """Clients write out the fields that they leave alone."""
+        if not isinstance(body, dict):
+            return body
+        return {key: value for key, value in body.items() if value is not None}
+
 
 class StreamOptions(_Body):
     """What a stream tells besides its text."""
@@ -65,11 +73,6 @@ class Sampling(_Body):
         if isinstance(stop, list) and len(stop) > MAX_STOPS:
             raise ValueError(f"at most {MAX_STOPS} stop strings")
         return stop
-
-    @field_validator("logit_bias", "stop_token_ids", "presence_penalty", mode="before")
-    @classmethod
-    def _null_is_unset(cls, value: Any, info: Any) -> Any:
-        return cls.model_fields[info.field_name].get_default() if value is None else value
 
     @property
     def stops(self) -> tuple[str, ...]:
