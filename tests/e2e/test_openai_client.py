@@ -273,3 +273,85 @@ def test_a_schema_that_makes_no_sense_is_a_400(client: OpenAI) -> None:
             response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
             **GREEDY,
         )
+
+
+CLOCK = {
+    "type": "function",
+    "function": {
+        "name": "get_time",
+        "parameters": {
+            "type": "object",
+            "properties": {"zone": {"type": "string", "enum": ["UTC", "CET"]}},
+            "required": ["zone"],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_named_tool_is_called_whatever_the_model_wants(
+    client: OpenAI, thinking: bool, stream: bool
+) -> None:
+    request = {
+        "messages": HELLO,
+        "tools": [WEATHER, CLOCK],
+        "tool_choice": {"type": "function", "function": {"name": "get_time"}},
+        "reasoning_effort": "high" if thinking else "none",
+        **GREEDY,
+    }
+    if stream:
+        with client.chat.completions.stream(**request) as events:
+            choice = events.get_final_completion().choices[0]
+    else:
+        choice = client.chat.completions.create(**request).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "get_time"
+    assert json.loads(call.function.arguments)["zone"] in ("UTC", "CET")
+
+
+def test_required_forces_a_call(client: OpenAI) -> None:
+    # The last turn is the tool's, after which this model would answer in words.
+    messages = [
+        *HELLO,
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {
+                    "id": "a",
+                    "type": "function",
+                    "function": {"name": "get_time", "arguments": '{"zone": "UTC"}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "noon"},
+    ]
+    request = {"messages": messages, "tools": [CLOCK], "parallel_tool_calls": False, **GREEDY}
+    free = client.chat.completions.create(**request).choices[0]
+    assert (free.message.tool_calls, free.message.content) == (None, PLAIN)
+    forced = client.chat.completions.create(tool_choice="required", **request).choices[0]
+    assert forced.finish_reason == "tool_calls"
+    (call,) = forced.message.tool_calls
+    assert json.loads(call.function.arguments)["zone"] in ("UTC", "CET")
+
+
+def test_a_json_format_beside_tools_leaves_the_choice(client: OpenAI) -> None:
+    city = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": city}}
+    request = {"response_format": {"type": "json_object"}, "tools": [tool], **GREEDY}
+    called = client.chat.completions.create(messages=HELLO, **request).choices[0]
+    assert called.finish_reason == "tool_calls"
+    assert called.message.tool_calls[0].function.arguments == '{"city": "Paris"}'
+
+
+@pytest.mark.parametrize(
+    "request_change",
+    [
+        {"tool_choice": "required"},
+        {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "fly"}}},
+    ],
+)
+def test_a_call_that_cannot_be_made_is_a_400(client: OpenAI, request_change: dict) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(messages=HELLO, **request_change, **GREEDY)

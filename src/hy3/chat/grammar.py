@@ -47,25 +47,42 @@ def tool_grammar(
             where=choice or "tools",
         )
     once = choice is not None or not parallel
-    group = f'{markers.tool_calls_open} "\\n" {"call" if once else "call+"}'
+    lines = [*_start("group", markers, reasoning), *_group_rules(functions, markers, once)]
+    return "\n".join(lines) + "\n"
+
+
+def json_grammar(
+    schema: Mapping[str, Any] | None,
+    markers: Markers,
+    reasoning: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    parallel: bool = True,
+) -> str:
+    """Lark text for an answer in JSON: by ``schema``, or any object; reasoning may come first.
+
+    With ``tools`` the completion may also call some of them instead of answering.
+    """
+    body = json.dumps(_ANY_OBJECT if schema is None else schema)
+    reply = "answer | group" if tools else "answer"
+    lines = [*_start("reply", markers, reasoning), f"reply: {reply}", f"answer: %json {body}"]
+    if tools:
+        functions = [tool.get("function", tool) for tool in tools]
+        lines += _group_rules(functions, markers, once=not parallel)
+    return "\n".join(lines) + "\n"
+
+
+def _group_rules(functions: Sequence[Mapping[str, Any]], markers: Markers, once: bool) -> list[str]:
+    """The rule ``group`` and all that it needs."""
     lines = [
-        *_start("group", markers, reasoning),
-        f"group: {group} {markers.tool_calls_close}",
+        f'group: {markers.tool_calls_open} "\\n" {"call" if once else "call+"} '
+        f"{markers.tool_calls_close}",
         f'call: {markers.tool_call_open} tool {markers.tool_call_close} "\\n"',
         f"tool: {' | '.join(f'tool_{i}' for i in range(len(functions)))}",
         f"TEXT: {_text_without(markers.tool_markup)}",
     ]
     for i, function in enumerate(functions):
         lines += _tool_rules(f"tool_{i}", function, markers)
-    return "\n".join(lines) + "\n"
-
-
-def json_grammar(
-    schema: Mapping[str, Any] | None, markers: Markers, reasoning: bool = False
-) -> str:
-    """Lark text for an answer in JSON: by ``schema``, or any object; reasoning may come first."""
-    body = json.dumps(_ANY_OBJECT if schema is None else schema)
-    return "\n".join([*_start("answer", markers, reasoning), f"answer: %json {body}"]) + "\n"
+    return lines
 
 
 def _start(rule: str, markers: Markers, reasoning: bool) -> list[str]:

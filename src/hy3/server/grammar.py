@@ -16,6 +16,7 @@ def output_grammar(
 ) -> GrammarSpec | None:
     """Calls for ``tool_choice`` required or a name, JSON for ``response_format``, else None.
 
+    JSON leaves the model free to call a tool instead, where ``tool_choice`` does.
     ``thinking``: the prompt has opened the reasoning, which comes first and stays free.
     """
     if isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required":
@@ -28,4 +29,5 @@ def output_grammar(
     if wanted is None or wanted.type == "text":
         return None
     schema = wanted.json_schema.json_schema if wanted.json_schema else None
-    return GrammarSpec("lark", json_grammar(schema, markers, thinking))
+    text = json_grammar(schema, markers, thinking, tools, body.parallel_tool_calls)
+    return GrammarSpec("lark", text)

@@ -174,6 +174,15 @@ def test_json_answers(model: Model) -> None:
     assert not model.accepts(anything, "so</think~>[1]")
 
 
+def test_json_or_calls(model: Model) -> None:
+    lark = json_grammar(None, model.markers, reasoning=True, tools=TOOLS, parallel=False)
+    assert model.accepts(lark, 'so</think~>{"b": 1}')
+    assert model.accepts(lark, "so</think~>" + group(call("look", CITY)))
+    assert not model.accepts(lark, "so</think~>" + group(call("time"), call("time")))
+    assert not model.accepts(lark, 'so</think~>{"b": 1}' + group(call("time")))
+    assert not model.accepts(lark, group(call("time")))
+
+
 def random_completion(model: Model, lark: str, seed: int) -> str:
     """A random walk among the tokens that the grammar allows, hurrying to an end."""
     rng = random.Random(seed)
