@@ -340,6 +340,7 @@ def test_a_json_format_beside_tools_leaves_the_choice(client: OpenAI) -> None:
     city = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": city}}
     request = {"response_format": {"type": "json_object"}, "tools": [tool], **GREEDY}
+    request["parallel_tool_calls"] = False
     called = client.chat.completions.create(messages=HELLO, **request).choices[0]
     assert called.finish_reason == "tool_calls"
     assert called.message.tool_calls[0].function.arguments == '{"city": "Paris"}'

@@ -123,10 +123,10 @@ def test_a_submission_that_is_cancelled_leaves_nothing(folder: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: backend.stats().running + backend.stats().waiting == 0)
-        outputs = await backend.submit([request(folder, "a", 1)])
+        outputs = await backend.submit([request(folder, "b", 1)])
         assert (await outputs.next()).finish_reason == "length"
-        assert backend.stats().kv_blocks_used == 0
+        await until(lambda: backend.stats().kv_blocks_used == 0)
+        assert backend.stats().running + backend.stats().waiting == 0
 
     with_backend(folder, work)
 
