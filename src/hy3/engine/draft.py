@@ -9,11 +9,11 @@ distribution, and at temperature 0 exactly its argmax.
 from __future__ import annotations
 
 from collections.abc import Sequence as Sized
+from itertools import accumulate
 
-import torch
 from torch import Tensor
 
-from hy3.engine.runner import Runner, Span
+from hy3.engine.runner import Runner, Span, take_rows
 from hy3.engine.scheduler import Chunk
 from hy3.engine.sequence import Sequence
 
@@ -55,11 +55,10 @@ class Drafter:
             spans.append(span)
             kept_rows += range(first_row, first_row + span.length)
             first_row += chunk.num_rows
-        if len(kept_rows) < first_row:
-            hidden = hidden[torch.tensor(kept_rows, device=hidden.device)]
-        hidden = self._runner.draft(spans, [_following(span) for span in spans], hidden)
-        last_rows = torch.tensor([span.length for span in spans]).cumsum(0) - 1
-        self._extend(spans, hidden[last_rows.to(hidden.device)])
+        following = [_following(span) for span in spans]
+        hidden = self._runner.draft(spans, following, take_rows(hidden, kept_rows))
+        last_rows = [end - 1 for end in accumulate(span.length for span in spans)]
+        self._extend(spans, take_rows(hidden, last_rows))
 
     def _extend(self, spans: list[Span], hidden: Tensor) -> None:
         """Draft token after token from ``hidden``, [spans, hidden], each span's last state."""
@@ -69,9 +68,8 @@ class Drafter:
             going = [i for i, span in enumerate(spans) if _wants_draft(span.sequence, depth)]
             if not going:
                 return
-            if len(going) < len(spans):
-                hidden = hidden[torch.tensor(going, device=hidden.device)]
-                spans = [spans[i] for i in going]
+            hidden = take_rows(hidden, going)
+            spans = [spans[i] for i in going]
             if depth > 1:
                 spans = [Span(span.sequence, span.end, span.end + 1) for span in spans]
                 following = [span.sequence.drafts[-1:] for span in spans]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Sized
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from hy3.engine.config import EngineConfig
@@ -60,9 +62,7 @@ class Runner:
             end += chunk.num_rows
             if chunk.samples:
                 rows += range(end - 1 - len(chunk.drafts), end)
-        if len(rows) < end:
-            hidden = hidden[torch.tensor(rows, dtype=torch.int64, device=hidden.device)]
-        return self.model.logits(hidden)
+        return self.model.logits(take_rows(hidden, rows))
 
     def draft(self, spans: Sized[Span], following: Sized[Sized[int]], hidden: Tensor) -> Tensor:
         """MTP pass over ``spans``, given the tokens that follow each position: [rows, hidden]."""
@@ -75,20 +75,42 @@ class Runner:
         return tokens
 
     def _batch(self, spans: Sized[Span], tokens: Sized[Sized[int]]) -> Batch:
-        """One flat batch; ``tokens`` holds one token per position of each span."""
-        count = len(spans)
-        starts = np.zeros(count + 1, dtype=np.int32)
-        lengths = np.empty(count, dtype=np.int32)
-        widths = [-(-span.end // self.block_size) for span in spans]
-        tables = np.zeros((count, max(widths)), dtype=np.int32)
-        for index, span in enumerate(spans):
-            starts[index + 1] = starts[index] + span.length
-            lengths[index] = span.end
-            tables[index, : widths[index]] = span.sequence.blocks[: widths[index]]
-        token_ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in tokens])
-        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
-        owners = np.repeat(np.arange(count), np.diff(starts))
-        blocks = tables[owners, positions // self.block_size].astype(np.int64)
-        slots = blocks * self.block_size + positions % self.block_size
-        arrays = (token_ids, positions, starts, lengths, tables, slots)
-        return Batch(*(torch.from_numpy(array).to(self.model.device) for array in arrays))
+        """One flat batch; ``tokens`` holds one token per position of each span.
+
+        Built in plain lists, which cost less than array calls for the few rows of a decode, and
+        moved to the device in four pieces.
+        """
+        size = self.block_size
+        token_ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts, lengths, tables = [0], [], []
+        width = max(-(-span.end // size) for span in spans)
+        for span, part in zip(spans, tokens, strict=True):
+            blocks = span.sequence.blocks
+            covered = range(span.start, span.end)
+            token_ids += part
+            positions += covered
+            slots += [blocks[position // size] * size + position % size for position in covered]
+            starts.append(len(positions))
+            lengths.append(span.end)
+            tables.append([*blocks[:width], *[0] * (width - len(blocks))])
+        rows = self._tensor([token_ids, positions, slots], np.int64)
+        return Batch(
+            token_ids=rows[0],
+            positions=rows[1],
+            slots=rows[2],
+            query_starts=self._tensor(starts, np.int32),
+            context_lengths=self._tensor(lengths, np.int32),
+            block_tables=self._tensor(tables, np.int32),
+        )
+
+    def _tensor(self, values: list[Any], dtype: DTypeLike) -> Tensor:
+        return torch.from_numpy(np.array(values, dtype=dtype)).to(self.model.device)
+
+
+def take_rows(hidden: Tensor, rows: list[int]) -> Tensor:
+    """``hidden`` at ``rows``, which rise; the same tensor if they are all of it."""
+    if len(rows) == hidden.shape[0]:
+        return hidden
+    return hidden[torch.tensor(rows, dtype=torch.int64, device=hidden.device)]
