@@ -1,0 +1,163 @@
+"""Decode speed of the engine beside ``transformers.generate`` on one machine, in one run.
+
+Decode only: each side's time to its first tokens is taken off. The same greedy prompts go to our
+engine, with drafts off and on, and to transformers as one padded batch and one after another, each
+with every thread count of ``--threads``, because small matrices can be faster on one. Rounds are
+interleaved and medians taken; our ratio is against the fastest of theirs.
+
+    python benchmarks/decode_speed.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from chat_prompts import make_prompts
+from hy3.engine.engine import Engine, EngineConfig
+from hy3.engine.request import Request, SamplingParams
+from hy3.model.decoder import Hy3Model, load_model
+from record import record
+
+ROOT = Path(__file__).resolve().parent.parent
+STREAMS = (1, 6)
+DRAFTS = (0, 1)
+GOALS = {1: 3.0, 6: 2.0}
+
+Decode = Callable[[list[list[int]], int], float]  # prompts and tokens each -> seconds of decode
+
+
+def main() -> None:
+    """Measure, print the ratios, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "hy3-tiny")
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--out", type=Path, default=None)
+    arguments = parser.parse_args()
+    model = load_model(arguments.model)
+    reference = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.bfloat16).eval()
+    sides: dict[tuple[str, int], Decode] = {}
+    for threads in arguments.threads:
+        for drafts in DRAFTS:
+            sides[f"hy3, drafts {drafts}", threads] = engine_decode(model, drafts)
+        sides["transformers, padded batch", threads] = batched(reference)
+        sides["transformers, one by one", threads] = one_by_one(reference)
+    runs = []
+    for streams in STREAMS:
+        prompts = make_prompts(arguments.model, streams)
+        runs.append(measure(sides, prompts, arguments.tokens, arguments.rounds))
+        print(runs[-1], file=sys.stderr)
+    results = {
+        "model": arguments.model.name,
+        "dtype": "bfloat16",
+        "output_tokens_per_stream": arguments.tokens,
+        "rounds": arguments.rounds,
+        "runs": runs,
+    }
+    print(record("decode_speed", results, arguments.out))
+
+
+def measure(
+    sides: dict[tuple[str, int], Decode], prompts: list[list[int]], tokens: int, rounds: int
+) -> dict[str, Any]:
+    """Tokens per second of every side, and ours against the fastest of theirs."""
+    seconds: dict[tuple[str, int], list[float]] = {side: [] for side in sides}
+    for index, (side, decode) in itertools.product(range(rounds + 1), sides.items()):
+        torch.set_num_threads(side[1])
+        taken = decode(prompts, tokens)
+        if index:  # the first round warms up
+            seconds[side].append(taken)
+    produced = len(prompts) * (tokens - 1)
+    speeds = {side: produced / statistics.median(taken) for side, taken in seconds.items()}
+    theirs = max(speed for (name, _), speed in speeds.items() if name.startswith("transformers"))
+    return {
+        "streams": len(prompts),
+        "goal": GOALS[len(prompts)],
+        "sides": [
+            {
+                "side": name,
+                "threads": threads,
+                "tok_s": round(speeds[name, threads], 1),
+                "tok_s_min": round(produced / max(seconds[name, threads]), 1),
+                "tok_s_max": round(produced / min(seconds[name, threads]), 1),
+                "ratio": round(speeds[name, threads] / theirs, 2),
+            }
+            for name, threads in sides
+        ],
+    }
+
+
+def engine_decode(model: Hy3Model, drafts: int) -> Decode:
+    """Our engine; the clock starts when every stream has its first token."""
+
+    def decode(prompts: list[list[int]], tokens: int) -> float:
+        context = max(map(len, prompts)) + tokens
+        blocks = len(prompts) * -(-context // 16)
+        config = EngineConfig(num_blocks=blocks, max_context=context, draft_depth=drafts)
+        engine = Engine(model, config)
+        params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
+        for index, prompt in enumerate(prompts):
+            engine.add(Request(str(index), tuple(prompt), params))
+        started: set[str] = set()
+        while len(started) < len(prompts):
+            started |= {output.request_id for output in engine.step()}
+        begin = time.perf_counter()
+        while engine.has_work():
+            engine.step()
+        return time.perf_counter() - begin
+
+    return decode
+
+
+def batched(reference: Any) -> Decode:
+    """All prompts as one batch, padded on the left."""
+
+    def decode(prompts: list[list[int]], tokens: int) -> float:
+        width = max(map(len, prompts))
+        padded = torch.zeros(len(prompts), width, dtype=torch.int64)
+        mask = torch.zeros_like(padded)
+        for row, prompt in enumerate(prompts):
+            padded[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        return _generate(reference, padded, mask, tokens)
+
+    return decode
+
+
+def one_by_one(reference: Any) -> Decode:
+    """The prompts one after another; their times add up."""
+
+    def decode(prompts: list[list[int]], tokens: int) -> float:
+        inputs = [torch.tensor([prompt]) for prompt in prompts]
+        return sum(_generate(reference, ids, torch.ones_like(ids), tokens) for ids in inputs)
+
+    return decode
+
+
+def _generate(reference: Any, ids: torch.Tensor, mask: torch.Tensor, tokens: int) -> float:
+    """Seconds for ``tokens`` tokens less those for one."""
+    taken = []
+    for count in (1, tokens):
+        begin = time.perf_counter()
+        with torch.inference_mode():
+            out = reference.generate(
+                ids, attention_mask=mask, max_new_tokens=count, do_sample=False, eos_token_id=-1
+            )
+        taken.append(time.perf_counter() - begin)
+        assert out.shape[1] == ids.shape[1] + count
+    return taken[1] - taken[0]
+
+
+if __name__ == "__main__":
+    main()
