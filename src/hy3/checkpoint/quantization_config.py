@@ -193,7 +193,7 @@ def _patterns(value: Any, key: str, where: str) -> tuple[str, ...]:
         if item.startswith("re:"):
             try:
                 re.compile(item[3:])
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 raise _fault(f"{key} holds the bad pattern {item!r} ({error})", where) from error
     return tuple(value)
 
