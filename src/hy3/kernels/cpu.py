@@ -16,13 +16,13 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hy3.kernels.cpu_tiles import LANES, WEIGHT_ROWS, tile_1, tile_2
+from hy3.kernels.cpu_tiles import LANES, WEIGHT_ROWS, dot_1, dot_2, mix_1, mix_4
 
 Bits = NDArray[np.uint16]  # BF16 in memory
 Floats = NDArray[np.float32]
 
 # More rows than this go to torch, whose blocked matrix products then win.
-MAX_ROWS = 32
+MAX_ROWS = 64
 
 
 def serves(x: Tensor) -> bool:
@@ -154,11 +154,11 @@ def project(weight: int, stride: int, x: Floats, out: Floats) -> None:
         block = weight + 2 * feature * stride
         for row in range(0, rows - 1, 2):
             source, target = from_x + 4 * row * x_stride, to + 4 * (row * out_stride + feature)
-            tile_2(block, stride, source, x_stride, count, target, out_stride)
+            dot_2(block, stride, source, x_stride, count, target, out_stride)
         if rows % 2:
             row = rows - 1
             source, target = from_x + 4 * row * x_stride, to + 4 * (row * out_stride + feature)
-            tile_1(block, stride, source, x_stride, count, target, out_stride)
+            dot_1(block, stride, source, x_stride, count, target, out_stride)
 
 
 @njit(cache=True, nogil=True)
@@ -186,11 +186,39 @@ def round_rows(values: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
+def sigmoid_rows(values: Floats) -> None:
+    """The logistic function of fp32 rows, in place."""
+    for row in range(values.shape[0]):
+        for i in range(values.shape[1]):
+            values[row, i] = np.float32(1.0) / (np.float32(1.0) + exp(-values[row, i]))
+
+
+@njit(cache=True, nogil=True)
 def add_rows(residual: Bits, values: Floats) -> None:
     """``values = residual + rounded(values)``; residual BF16, the sum not yet rounded."""
     for row in range(values.shape[0]):
         for i in range(values.shape[1]):
             values[row, i] = widen(residual[row, i]) + rounded(values[row, i])
+
+
+@njit(cache=True, nogil=True)
+def mix(values: int, stride: int, weights: Floats, out: Floats) -> None:
+    """``out += weights @ values``: weights [rows, positions] and out [rows, size] fp32.
+
+    ``values`` is the address of the first BF16 row, ``stride`` the elements from row to row.
+    """
+    rows, count = weights.shape
+    to, of = out.ctypes.data, weights.ctypes.data
+    out_stride, weight_stride = out.strides[0] // 4, weights.strides[0] // 4
+    for lane in range(0, out.shape[1], LANES):
+        source = values + 2 * lane
+        whole = rows - rows % 4
+        for row in range(0, whole, 4):
+            weight, target = of + 4 * row * weight_stride, to + 4 * (row * out_stride + lane)
+            mix_4(source, stride, weight, weight_stride, count, target, out_stride)
+        for row in range(whole, rows):
+            weight, target = of + 4 * row * weight_stride, to + 4 * (row * out_stride + lane)
+            mix_1(source, stride, weight, weight_stride, count, target, out_stride)
 
 
 # These three may be summed in any order, but the order is that of the compiled loop: it depends on

@@ -1,11 +1,15 @@
-"""Dot products of BF16 rows with fp32 rows, as vector instructions for any CPU.
+"""The two inner products over BF16 rows, as vector instructions for any CPU.
 
-Numba cannot be told to vectorise a reduction in one fixed order, and the order must be fixed: a
-row's result may not depend on how many rows share the call. So the inner tile is written in LLVM
+Numba cannot be told to vectorise a sum in one fixed order, and the order must be fixed: a row's
+result may not depend on how many rows share the call. So the innermost loops are written in LLVM
 vector operations; the code generator lowers them to whatever the machine has.
 
-Each dot product keeps 16 partial sums (lane l takes elements l, l + 16, ...) and folds them by
-halves: l with l + 8, then l + 4, l + 2, l + 1. Every tile shape gives the same bits.
+*Dot tiles* multiply BF16 weight rows with fp32 rows. Each dot product keeps 16 partial sums (lane
+l takes elements l, l + 16, ...) and folds them by halves: l with l + 8, then l + 4, l + 2, l + 1.
+*Mix tiles* add weighted BF16 rows, one position after the other. Every tile shape gives the
+same bits.
+
+All tiles take seven int64: addresses in bytes, strides in elements.
 """
 
 from __future__ import annotations
@@ -19,29 +23,54 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 16
-WEIGHT_ROWS = 8  # of one tile; the number of output features must be a multiple of it
+WEIGHT_ROWS = 8  # of a dot tile; the number of output features must be a multiple of it
 
 _I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_BYTES = {_I16: 2, _F32: 4}
+
+Emit = Callable[[ir.IRBuilder, tuple[ir.Value, ...], int], None]
 
 
 def _vector(element: ir.Type, count: int = LANES) -> ir.VectorType:
     return ir.VectorType(element, count)
 
 
-def _load(builder: ir.IRBuilder, base: ir.Value, index: ir.Value, element: ir.Type) -> ir.Value:
-    """LANES elements from ``base[index]``, aligned to one element only."""
-    size = 2 if element is _I16 else 4
-    address = builder.add(base, builder.mul(index, ir.Constant(_I64, size)))
-    pointer = builder.inttoptr(address, _vector(element).as_pointer())
-    return builder.load(pointer, align=size)
+def _mask(lanes: list[int]) -> ir.Constant:
+    return ir.Constant(_vector(_I32, len(lanes)), lanes)
+
+
+def _int(value: int) -> ir.Constant:
+    return ir.Constant(_I64, value)
+
+
+def _pointer(
+    builder: ir.IRBuilder, base: ir.Value, index: ir.Value, element: ir.Type, lanes: int
+) -> ir.Value:
+    """Where ``base[index]`` lies, as a pointer to ``lanes`` elements."""
+    address = builder.add(base, builder.mul(index, _int(_BYTES[element])))
+    kind = element if lanes == 1 else _vector(element, lanes)
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _load(
+    builder: ir.IRBuilder, base: ir.Value, index: ir.Value, element: ir.Type, lanes: int = LANES
+) -> ir.Value:
+    """Elements from ``base[index]`` on, aligned to one element only."""
+    pointer = _pointer(builder, base, index, element, lanes)
+    return builder.load(pointer, align=_BYTES[element])
 
 
 def _widen(builder: ir.IRBuilder, bf16: ir.Value) -> ir.Value:
     """BF16 bits to fp32: they are its upper half."""
     wide = builder.zext(bf16, _vector(_I32))
-    return builder.bitcast(
-        builder.shl(wide, ir.Constant(_vector(_I32), [16] * LANES)), _vector(_F32)
-    )
+    return builder.bitcast(builder.shl(wide, _mask([16] * LANES)), _vector(_F32))
+
+
+def _add_product(builder: ir.IRBuilder, slot: ir.Value, a: ir.Value, b: ir.Value) -> None:
+    """``slot += a * b`` in one rounding."""
+    kind = ir.FunctionType(_vector(_F32), [_vector(_F32)] * 3)
+    fma = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
+    builder.store(builder.call(fma, [a, b, builder.load(slot)]), slot)
 
 
 def _fold(builder: ir.IRBuilder, low: ir.Value, high: ir.Value, segments: int) -> ir.Value:
@@ -56,9 +85,8 @@ def _fold(builder: ir.IRBuilder, low: ir.Value, high: ir.Value, segments: int) -
     if low is not high:
         starts += [lanes + start for start in starts]
     first = [start + lane for start in starts for lane in range(width // 2)]
-    masks = [ir.Constant(_vector(_I32, len(first)), first)]
-    masks.append(ir.Constant(_vector(_I32, len(first)), [lane + width // 2 for lane in first]))
-    halves = [builder.shuffle_vector(low, high, mask) for mask in masks]
+    second = [lane + width // 2 for lane in first]
+    halves = [builder.shuffle_vector(low, high, _mask(lanes)) for lanes in (first, second)]
     return builder.fadd(*halves)
 
 
@@ -75,49 +103,56 @@ def _reduce(builder: ir.IRBuilder, sums: list[ir.Value]) -> ir.Value:
     return total
 
 
-def _emit(builder: ir.IRBuilder, args: tuple[ir.Value, ...], rows: int) -> None:
+def _emit_dot(builder: ir.IRBuilder, args: tuple[ir.Value, ...], rows: int) -> None:
+    """``out[r * out_stride + w] = sum(weight[w] * x[r])`` for WEIGHT_ROWS weight rows."""
     weight, weight_stride, x, x_stride, count, out, out_stride = args
     zero = ir.Constant(_vector(_F32), [0.0] * LANES)
-    kind = ir.FunctionType(_vector(_F32), [_vector(_F32)] * 3)
-    fma = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
     sums = [cgutils.alloca_once_value(builder, zero) for _ in range(rows * WEIGHT_ROWS)]
-    step = ir.Constant(_I64, LANES)
-    with cgutils.for_range_slice(builder, ir.Constant(_I64, 0), count, step, _I64) as (at, _):
+    loop = cgutils.for_range_slice(builder, _int(0), count, _int(LANES), _I64)
+    with loop as (column, _):
         for w in range(WEIGHT_ROWS):
-            index = builder.add(builder.mul(weight_stride, ir.Constant(_I64, w)), at)
+            index = builder.add(builder.mul(weight_stride, _int(w)), column)
             wide = _widen(builder, _load(builder, weight, index, _I16))
             for r in range(rows):
-                index = builder.add(builder.mul(x_stride, ir.Constant(_I64, r)), at)
+                index = builder.add(builder.mul(x_stride, _int(r)), column)
                 value = _load(builder, x, index, _F32)
-                slot = sums[r * WEIGHT_ROWS + w]
-                builder.store(builder.call(fma, [wide, value, builder.load(slot)]), slot)
+                _add_product(builder, sums[r * WEIGHT_ROWS + w], wide, value)
     for r in range(rows):
         mine = sums[r * WEIGHT_ROWS : (r + 1) * WEIGHT_ROWS]
         total = _reduce(builder, [builder.load(slot) for slot in mine])
-        offset = builder.mul(out_stride, ir.Constant(_I64, 4 * r))
-        pointer = builder.inttoptr(builder.add(out, offset), total.type.as_pointer())
-        builder.store(total, pointer, align=4)
+        index = builder.mul(out_stride, _int(r))
+        builder.store(total, _pointer(builder, out, index, _F32, WEIGHT_ROWS), align=4)
 
 
-def _make_tile(rows: int) -> Callable[..., None]:
+def _emit_mix(builder: ir.IRBuilder, args: tuple[ir.Value, ...], rows: int) -> None:
+    """``out[r, :LANES] += sum over positions of weights[r, position] * values[position]``."""
+    values, stride, weights, weight_stride, count, out, out_stride = args
+    indices = [builder.mul(out_stride, _int(r)) for r in range(rows)]
+    places = [_pointer(builder, out, index, _F32, LANES) for index in indices]
+    sums = [cgutils.alloca_once_value(builder, builder.load(place, align=4)) for place in places]
+    loop = cgutils.for_range_slice(builder, _int(0), count, _int(1), _I64)
+    with loop as (position, _):
+        wide = _widen(builder, _load(builder, values, builder.mul(stride, position), _I16))
+        for r in range(rows):
+            index = builder.add(builder.mul(weight_stride, _int(r)), position)
+            weight = _load(builder, weights, index, _F32, lanes=1)
+            lane = builder.insert_element(
+                ir.Constant(_vector(_F32), ir.Undefined), weight, ir.Constant(_I32, 0)
+            )
+            same = builder.shuffle_vector(lane, lane, _mask([0] * LANES))
+            _add_product(builder, sums[r], same, wide)
+    for place, slot in zip(places, sums, strict=True):
+        builder.store(builder.load(slot), place, align=4)
+
+
+def _make_tile(emit: Emit, rows: int) -> Callable[..., None]:
     @intrinsic
     def tile(
-        typing_context: Any,
-        weight: Any,
-        weight_stride: Any,
-        x: Any,
-        x_stride: Any,
-        count: Any,
-        out: Any,
-        out_stride: Any,
-    ) -> Any:
-        """WEIGHT_ROWS dot products of length ``count`` (a multiple of LANES) for each x row.
-
-        Addresses are in bytes, strides in elements; ``out[r * out_stride + w]`` is fp32.
-        """
-
+        typing_context: Any, source: Any, stride: Any, x: Any, x_stride: Any, count: Any,
+        out: Any, out_stride: Any,
+    ) -> Any:  # fmt: skip
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-            _emit(builder, args, rows)
+            emit(builder, args, rows)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 7), generate
@@ -125,5 +160,7 @@ def _make_tile(rows: int) -> Callable[..., None]:
     return tile
 
 
-tile_1 = _make_tile(1)
-tile_2 = _make_tile(2)
+dot_1 = _make_tile(_emit_dot, 1)
+dot_2 = _make_tile(_emit_dot, 2)
+mix_1 = _make_tile(_emit_mix, 1)
+mix_4 = _make_tile(_emit_mix, 4)

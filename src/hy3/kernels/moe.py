@@ -122,33 +122,25 @@ def moe_block_cpu(
 def _choose(
     scores: cpu.Floats,
     bias: cpu.Floats,
-    scale: float,
-    chosen: NDArray[np.int64],
-    weights: cpu.Floats,
+    top_k: int,
+    scale: np.float32,
+    chosen: NDArray[np.bool_],
 ) -> None:
-    """Mark the ``chosen.size`` best experts in ascending order; their weights beside them.
+    """Mark one row's best experts and turn its scores into weights, in place.
 
     Of equal scores the lower expert wins.
     """
-    taken = np.zeros(scores.size, np.bool_)
-    for _ in range(chosen.size):
+    total = np.float32(1e-20)
+    for _ in range(top_k):
         best = -1
         for expert in range(scores.size):
             value = scores[expert] + bias[expert]
-            if not taken[expert] and (best < 0 or value > scores[best] + bias[best]):
+            if not chosen[expert] and (best < 0 or value > scores[best] + bias[best]):
                 best = expert
-        taken[best] = True
-    total = np.float32(0.0)
-    place = 0
+        chosen[best] = True
+        total += scores[best]
     for expert in range(scores.size):
-        if taken[expert]:
-            chosen[place] = expert
-            weights[place] = scores[expert]
-            total += scores[expert]
-            place += 1
-    total += np.float32(1e-20)
-    for place in range(chosen.size):
-        weights[place] = weights[place] / total * np.float32(scale)
+        scores[expert] = scores[expert] / total * scale
 
 
 @njit(cache=True, nogil=True)
@@ -179,26 +171,50 @@ def _moe_rows(
     cpu.project(router, size, x, scores)
     cpu.swiglu_rows(x, shared_gate_up, shared_down, shared_width, shared)
 
+    chosen = np.zeros((rows, experts), np.bool_)
+    cpu.sigmoid_rows(scores)
     biases = cpu.f32_array(bias, 1, experts)[0]
-    result = cpu.bf16_array(out, rows, size)
-    chosen = np.empty(top_k, np.int64)
-    weights = np.empty(top_k, np.float32)
-    y = np.empty((1, size), np.float32)
-    routed = np.empty(size, np.float32)
     for row in range(rows):
-        for expert in range(experts):
-            scores[row, expert] = np.float32(1.0) / (
-                np.float32(1.0) + cpu.exp(-scores[row, expert])
-            )
-        _choose(scores[row], biases, scale, chosen, weights)
-        routed[:] = 0.0
-        for place in range(top_k):
-            gates = gate_up + chosen[place] * 4 * width * size
-            downs = down + chosen[place] * 2 * width * size
-            cpu.swiglu_rows(x[row : row + 1], gates, downs, width, y)
-            for i in range(size):
-                weighted = cpu.rounded(cpu.rounded(y[0, i]) * weights[place])
-                routed[i] = cpu.rounded(routed[i] + weighted)
+        _choose(scores[row], biases, top_k, np.float32(scale), chosen[row])
+    routed = np.zeros((rows, size), np.float32)
+    _add_experts(x, chosen, scores, gate_up, down, width, routed)
+    for row in range(rows):
         for i in range(size):
-            block = cpu.rounded(routed[i] + cpu.rounded(shared[row, i]))
-            result[row, i] = cpu.narrow(cpu.widen(residual[row, i]) + block)
+            routed[row, i] += cpu.rounded(shared[row, i])
+    cpu.add_rows(residual, routed)
+    cpu.narrow_rows(routed, cpu.bf16_array(out, rows, size))
+
+
+@njit(cache=True, nogil=True)
+def _add_experts(
+    x: cpu.Floats,
+    chosen: NDArray[np.bool_],
+    weights: cpu.Floats,
+    gate_up: int,
+    down: int,
+    width: int,
+    routed: cpu.Floats,
+) -> None:
+    """Expert by expert, over the rows that chose it: its weights are read once."""
+    rows, size = x.shape
+    members = np.empty(rows, np.int64)
+    inputs = np.empty((rows, size), np.float32)
+    outputs = np.empty((rows, size), np.float32)
+    for expert in range(chosen.shape[1]):
+        count = 0
+        for row in range(rows):
+            if chosen[row, expert]:
+                members[count] = row
+                inputs[count] = x[row]
+                count += 1
+        if not count:
+            continue
+        gates = gate_up + expert * 4 * width * size
+        downs = down + expert * 2 * width * size
+        cpu.swiglu_rows(inputs[:count], gates, downs, width, outputs[:count])
+        for place in range(count):
+            row = members[place]
+            weight = weights[row, expert]
+            for i in range(size):
+                weighted = cpu.rounded(cpu.rounded(outputs[place, i]) * weight)
+                routed[row, i] = cpu.rounded(routed[row, i] + weighted)

@@ -180,7 +180,7 @@ def _attend_rows(
                         values, stride = decoded, head_dim
                     first = block * block_size
                     last = min(first + block_size, visible)
-                    _add_values(values, stride, scores[:, first:last], mixed)
+                    cpu.mix(values, stride, scores[:, first:last], mixed)
                 mixed *= np.float32(v_scale)
                 cpu.narrow_rows(mixed, cpu.bf16_array(out + start, group, head_dim))
 
@@ -207,17 +207,3 @@ def _softmax(scores: cpu.Floats, scale: np.float32) -> None:
         for i in range(line.size):
             line[i] = cpu.exp(line[i] * scale - top)
         line *= np.float32(1.0) / cpu.total(line)
-
-
-@njit(cache=True, nogil=True)
-def _add_values(values: int, stride: int, weights: cpu.Floats, mixed: cpu.Floats) -> None:
-    """``mixed += weights @ values`` for [heads, positions] weights and BF16 value rows."""
-    wide = np.empty(mixed.shape[1], np.float32)
-    for position in range(weights.shape[1]):
-        row = cpu.bf16_array(values + 2 * position * stride, 1, wide.size)[0]
-        for i in range(wide.size):
-            wide[i] = cpu.widen(row[i])
-        for head in range(mixed.shape[0]):
-            weight = weights[head, position]
-            for i in range(wide.size):
-                mixed[head, i] += weight * wide[i]
