@@ -11,7 +11,7 @@ from collections.abc import Callable
 import typer
 
 from hy3 import __version__
-from hy3.cli import bench, chat, env, inspect, quantize, serve, verify
+from hy3.cli import bench, chat, demo, env, inspect, quantize, serve, verify
 from hy3.cli.output import print_error
 from hy3.errors import EnvironmentFault, Hy3Error
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 
 VERBS: dict[str, Callable[..., None]] = {
+    "demo": demo.command,
     "inspect": inspect.command,
     "quantize": quantize.command,
     "verify": verify.command,

@@ -80,6 +80,7 @@ def start_server(course: Course) -> str:
 def chat(course: Course) -> str:
     """One streamed turn at effort high: reasoning, then the right answer."""
     body = {
+        "model": course.quantized.name,
         "messages": [{"role": "user", "content": QUESTION}],
         "reasoning_effort": "high",
         "temperature": 0,
@@ -114,6 +115,7 @@ def chat(course: Course) -> str:
 def call_tool(course: Course) -> str:
     """One turn that calls the offered function of its own accord."""
     body = {
+        "model": course.quantized.name,
         "messages": [{"role": "user", "content": TOOL_QUESTION}],
         "tools": [TOOL],
         "temperature": 0,
