@@ -109,7 +109,7 @@ def _start_log(quiet: bool) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
-def _as_fault(error: Exception) -> Hy3Error:
+def _as_fault(error: BaseException) -> Hy3Error:
     if isinstance(error, Hy3Error):
         return error
     return EnvironmentFault(

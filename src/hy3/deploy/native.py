@@ -68,7 +68,7 @@ class NativeBackend:
 
     def __init__(self, folder: Path, options: NativeOptions) -> None:
         self.plan: NativePlan | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._folder = folder
         self._options = options
         self._status: Status = "loading"
@@ -124,7 +124,7 @@ class NativeBackend:
             self._status = "ready"
             self._serve(engine)
             self._tell_waiting(EngineFailure("the server is stopping"))
-        except Exception as error:
+        except BaseException as error:  # a panic in a library is no Exception
             if not isinstance(error, Hy3Error):
                 logger.error("the engine failed", exc_info=error)
             self.error, self._status = error, "failed"
@@ -156,9 +156,11 @@ class NativeBackend:
         try:
             for request in requests:
                 engine.add(request)
-        except InputError as error:
+        except Exception as error:  # one request must not end the others
             for request in requests:
                 engine.abort(request.id)
+            if not isinstance(error, InputError):
+                logger.error("a request failed to start", exc_info=error)
             self._call(mailbox.fail, error)
             return
         self._mailboxes.update((request.id, mailbox) for request in requests)

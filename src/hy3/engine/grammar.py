@@ -61,7 +61,10 @@ class GrammarCompiler:
 
     def compile(self, spec: GrammarSpec) -> Matcher:
         """A matcher at the start of the grammar."""
-        matcher = LLMatcher(self._tokenizer, _source(spec), log_level=0)
+        try:
+            matcher = LLMatcher(self._tokenizer, _source(spec), log_level=0)
+        except ValueError as error:  # text that UTF-8 cannot hold
+            raise _rejected(spec, str(error)) from error
         if matcher.is_error():
             raise _rejected(spec, matcher.get_error())
         return Matcher(matcher, self._vocab_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hy3.errors import Hy3Error
 
@@ -51,9 +52,10 @@ class ApiError(HTTPException):
         }
         return {"error": error}
 
-    def response(self) -> JSONResponse:
-        """The same as an HTTP answer."""
-        return JSONResponse(self.body(), self.status_code, self.headers)
+    def response(self) -> Response:
+        """The same as an HTTP answer, in ASCII: a message may quote half of a surrogate pair."""
+        text = json.dumps(self.body())
+        return Response(text, self.status_code, self.headers, "application/json")
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -95,6 +97,7 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     path = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         return bad_request(f"the body is not valid JSON: {first['ctx']['error']}", code="bad_json")
-    name = ".".join(path) or None
-    message = first["msg"].removeprefix("Value error, ")
-    return bad_request(f"{name or 'body'}: {message}", name)
+    if not path:
+        return bad_request("the body must be a JSON object, sent as Content-Type: application/json")
+    name = ".".join(path)
+    return bad_request(f"{name}: {first['msg'].removeprefix('Value error, ')}", name)

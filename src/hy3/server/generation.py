@@ -134,6 +134,8 @@ class Generation:
             step = choice.take(output)
             if step is None:
                 continue
+            if output.finish_reason == "abort":
+                raise ApiError(500, "grammar_failure", "the engine gave up on the grammar")
             if choice.finish_reason is not None and output.finish_reason is None:
                 self.outputs.abort(choice.request.id)
             self._measure(choice, len(step.token_ids), earlier_token_at)

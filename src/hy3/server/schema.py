@@ -132,9 +132,19 @@ def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
         raise ValueError('a tool must be {"type": "function", "function": {...}}')
     if not isinstance(function.get("name"), str) or not function["name"].strip():
         raise ValueError("a function needs a name")
-    if not isinstance(function.get("parameters") or {}, dict):
-        raise ValueError("parameters must be a JSON schema object")
+    parameters = function.get("parameters")
+    if not _is_object_schema({} if parameters is None else parameters):
+        raise ValueError("parameters must be the JSON schema of an object")
     return tool
+
+
+def _is_object_schema(schema: object) -> bool:
+    """Whether the keys that are read here have the types that JSON Schema gives them."""
+    if not isinstance(schema, dict):
+        return False
+    required = schema.get("required", [])
+    named = isinstance(required, list) and all(isinstance(name, str) for name in required)
+    return named and isinstance(schema.get("properties", {}), dict)
 
 
 Tool = Annotated[dict[str, Any], AfterValidator(_check_tool)]

@@ -105,13 +105,30 @@ def test_aborting_one_leaves_the_others(folder: Path) -> None:
 
 def test_a_group_is_refused_as_a_whole(folder: Path) -> None:
     async def work(backend: NativeBackend) -> None:
-        broken = GrammarSpec("lark", "start: nothing")
-        with pytest.raises(InputError):
-            await backend.submit([request(folder, "a"), request(folder, "b", grammar=broken)])
+        for text in ("start: nothing", 'start: "\ud83d"'):
+            broken = request(folder, "b", grammar=GrammarSpec("lark", text))
+            with pytest.raises(InputError, match="does not compile"):
+                await backend.submit([request(folder, "a"), broken])
         await until(lambda: backend.stats().running == 0)
         assert backend.stats().kv_blocks_used == 0
         outputs = await backend.submit([request(folder, "a", 2)])
         assert (await outputs.next()).request_id == "a"
+
+    with_backend(folder, work)
+
+
+def test_a_request_that_breaks_the_engine_on_arrival_is_the_only_one_to_fail(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(backend: NativeBackend) -> None:
+        running = await backend.submit([request(folder, "a", 400, ignore_eos=True)])
+        with monkeypatch.context() as patch:
+            patch.setattr("hy3.engine.engine.Engine._matcher", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await backend.submit([request(folder, "b")])
+        while (await running.next()).finish_reason is None:
+            pass
+        assert backend.status == "ready"
 
     with_backend(folder, work)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import Iterator
@@ -107,6 +108,31 @@ def test_400_for_broken_bodies(client: httpx.Client) -> None:
     headers = {"Content-Type": "application/json"}
     broken = client.post("/v1/chat/completions", content=b'{"model": ', headers=headers)
     assert error_of(broken, 400)["code"] == "bad_json"
+    plain = client.post(
+        "/v1/chat/completions", content=b"{}", headers={"Content-Type": "text/plain"}
+    )
+    assert "application/json" in error_of(plain, 400)["message"]
+    deep = client.post("/v1/chat/completions", content=b"[" * 4000, headers=headers)
+    error_of(deep, 400)
+
+
+def test_half_a_surrogate_pair_is_no_crash(client: httpx.Client) -> None:
+    def post(message: dict) -> httpx.Response:
+        body = json.dumps(HELLO | {"messages": [message]})
+        headers = {"Content-Type": "application/json"}
+        return client.post("/v1/chat/completions", content=body, headers=headers)
+
+    assert post({"role": "user", "content": "\ud83d"}).status_code == 200
+    error_of(post({"role": "user", "content": [{"type": "\ud83d"}]}), 400)
+
+
+def test_what_nobody_expected_is_a_500_without_details(
+    live: Live, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live.served.tokenizer.__class__, "encode", lambda *_: 1 / 0)
+    error = error_of(client.post("/v1/chat/completions", json=HELLO), 500)
+    assert error["code"] == "internal_error"
+    assert "division" not in error["message"]
 
 
 @pytest.mark.parametrize(
