@@ -11,7 +11,7 @@ from collections.abc import Callable
 import typer
 
 from hy3 import __version__
-from hy3.cli import bench, chat, demo, env, inspect, quantize, serve, verify
+from hy3.cli import bench, chat, demo, dequantize, env, inspect, quantize, serve, verify
 from hy3.cli.output import print_error
 from hy3.errors import EnvironmentFault, Hy3Error
 
@@ -30,6 +30,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "inspect": inspect.command,
     "quantize": quantize.command,
     "verify": verify.command,
+    "dequantize": dequantize.command,
     "serve": serve.command,
     "chat": chat.command,
     "bench": bench.command,

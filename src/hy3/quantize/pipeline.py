@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import OutputFolder
 from hy3.quantize.plan import Plan, hash_bytes
 from hy3.quantize.stream import Advance, ShardStreamer, check_unchanged
+from hy3.quantize.threads import finished_shards
 from hy3.units import format_bytes
 
 # What all threads together may hold of weights in work; a thread holds a weight, what it becomes,
@@ -78,20 +78,10 @@ def _stream(
 ) -> Generator[tuple[str, FinishedShard], None, None]:
     """Yields each shard as it becomes durable; the first failure stops the others."""
     total = sum(step.source.nbytes for name in pending for step in plan.shards[name])
-    with (
-        progress("quantize", total) as advance,
-        TensorReader(plan.checkpoint) as reader,
-        ThreadPoolExecutor(worker_limit(plan, workers)) as pool,
-    ):
+    with progress("quantize", total) as advance, TensorReader(plan.checkpoint) as reader:
         streamer = ShardStreamer(plan, reader, out, advance)
-        futures = {pool.submit(streamer.run, name): name for name in pending}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            streamer.stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+        limit = worker_limit(plan, workers)
+        yield from finished_shards(streamer.run, pending, limit, streamer.stop)
 
 
 def _finish(plan: Plan, folder: OutputFolder, resumed_shards: int) -> Outcome:

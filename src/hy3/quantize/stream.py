@@ -23,14 +23,11 @@ from hy3.errors import InputError
 from hy3.kernels.scale_search import largest_magnitude, quantize_bits
 from hy3.nvfp4.scales import tensor_scale
 from hy3.quantize.plan import Plan, Step
+from hy3.quantize.threads import Stopped
 
 CHUNK_BYTES = 4 * 2**20
 
 Advance = Callable[[int], None]
-
-
-class Stopped(Exception):
-    """Another shard has failed or the user has interrupted; not an error of this one."""
 
 
 class ShardStreamer:

@@ -1,0 +1,46 @@
+"""``hy3 dequantize``: the BF16 twin of an NVFP4 checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from hy3.cli.output import Output
+
+
+def command(
+    source: str = typer.Argument(..., metavar="IN", help="Folder of the NVFP4 checkpoint."),
+    out: Path = typer.Argument(..., help="Folder to write; new or empty."),
+    workers: int | None = typer.Option(
+        None, min=1, help="Threads, each with a shard of its own.", show_default="cores"
+    ),
+    json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
+) -> None:
+    """Decode an NVFP4 checkpoint to BF16, for engines that cannot read NVFP4."""
+    from hy3.cli.model_folder import model_folder
+    from hy3.quantize.dequantize import dequantize, plan_twin
+    from hy3.units import format_bytes
+
+    output = Output(json_output, quiet)
+    plan = plan_twin(model_folder(source))
+    twin = dequantize(plan, out, workers or os.cpu_count() or 1, output.progress)
+    exactness = (
+        "without loss"
+        if not twin.rounded_values
+        else f"{twin.rounded_values} values rounded: its tensor scales are not powers of two"
+    )
+    output.text(
+        f"{twin.weights} weights decoded, {exactness}; {format_bytes(plan.output_bytes)} in {out}"
+    )
+    output.result(
+        "dequantize",
+        {
+            "weights": twin.weights,
+            "rounded_values": twin.rounded_values,
+            "lossless": twin.rounded_values == 0,
+            "output_bytes": plan.output_bytes,
+        },
+    )

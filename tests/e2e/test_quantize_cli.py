@@ -1,0 +1,58 @@
+"""``hy3 quantize`` and ``hy3 dequantize`` as commands: JSON, exit codes, plan, resumption."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.scripted import make_random
+
+
+def hy3(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hy3.cli.app", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_random(tmp_path_factory.mktemp("cli") / "model", seed=7)
+
+
+def test_there_and_back(source: Path, tmp_path: Path) -> None:
+    dry = hy3("quantize", source, tmp_path / "out", "--dry-run", "--json")
+    assert dry.returncode == 0, dry.stderr
+    plan = json.loads(dry.stdout)
+    assert not (tmp_path / "out").exists()
+    run = hy3("quantize", source, tmp_path / "out", "--json", "--workers", "2")
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert result["schema"] == "hy3.quantize/1"
+    assert result["classes"] == plan["classes"] and result["output_bytes"] == plan["output_bytes"]
+    error = result["error_by_class"]["routed_expert"]
+    assert error["relative_squared_error"] < error["relative_squared_error_max_rule"]
+    back = hy3("dequantize", tmp_path / "out", tmp_path / "twin", "--json")
+    assert back.returncode == 0, back.stderr
+    assert json.loads(back.stdout)["lossless"] is True
+    verified = hy3("verify", tmp_path / "out", "--source", source, "--json")
+    assert verified.returncode == 0, verified.stdout
+    statuses = {check["status"] for check in json.loads(verified.stdout)["checks"]}
+    assert statuses == {"pass"}
+
+
+def test_errors_have_their_exit_codes(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    for arguments, code, word in [
+        (("quantize", source, tmp_path / "used"), 2, "not empty"),
+        (("quantize", source, tmp_path / "out", "--scales", "best"), 2, "four-over-six"),
+        (("quantize", tmp_path / "none", tmp_path / "out"), 2, "does not exist"),
+    ]:
+        run = hy3(*arguments)
+        assert run.returncode == code and word in run.stderr
+        assert "Traceback" not in run.stderr and "hint:" in run.stderr
+    assert os.listdir(tmp_path / "used") == ["file"]
