@@ -92,7 +92,7 @@ def test_chunks_do_not_matter(
 
 
 @pytest.mark.long
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=5_000, deadline=None)
 @given(
     text=SOUP,
     open_=st.booleans(),

@@ -80,11 +80,6 @@ class ChatStream:
         self._content_text: list[str] = []
         self._calls: list[ToolCall] = []
 
-    @property
-    def in_reasoning(self) -> bool:
-        """Whether the text that comes next is reasoning, unless it closes it."""
-        return self._read == self._reasoning
-
     def feed(self, text: str) -> list[Event]:
         """The events that ``text`` brings about."""
         for token in self._lexer.feed(text):

@@ -136,15 +136,6 @@ def test_content_is_not_held_back_by_a_mention() -> None:
     assert stream.feed("Use <tool_call> like") == [ContentDelta("Use <tool_call> like")]
 
 
-def test_in_reasoning_follows_the_text() -> None:
-    stream = ChatStream(Markers(":x"), None, reasoning_open=True)
-    assert stream.in_reasoning
-    stream.feed("a</think:x>")
-    assert not stream.in_reasoning
-    stream.feed("b<think:x>")
-    assert stream.in_reasoning
-
-
 def test_call_ids_differ() -> None:
     ids = {new_call_id() for _ in range(100)}
     assert len(ids) == 100

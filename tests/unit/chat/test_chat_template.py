@@ -12,6 +12,7 @@ from hy3.chat.template import ChatTemplate, map_effort, resolve_effort
 from hy3.errors import InputError
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "chat_template_suffixed.jinja"
+TINY = GOLDEN.parents[2] / "models" / "hy3-tiny" / "chat_template.jinja"
 S = ":opensource"
 BOS, MODE = f"<｜hy_begin_of_sentence{S}｜>", f"<｜reasoning_mode{S}｜>"
 USER, ASSISTANT = f"<｜hy_User{S}｜>", f"<｜hy_Assistant{S}｜>"
@@ -145,7 +146,10 @@ def test_environment_is_the_one_templates_expect(tmp_path: Path) -> None:
     assert prompt == '01<é>{"a": "<é>"}[\n 1\n]<s></s>4!g'
 
 
-def test_same_as_transformers(template: ChatTemplate) -> None:
+@pytest.mark.parametrize("path", [GOLDEN, TINY], ids=["golden", "hy3-tiny"])
+def test_same_as_transformers(tmp_path: Path, path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    template = from_source(tmp_path, source)
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"é": ["<", 1.5]}}}]
     call = {"function": {"name": "f", "arguments": {"q": {"é": None}, "t": "x"}}}
@@ -159,7 +163,7 @@ def test_same_as_transformers(template: ChatTemplate) -> None:
     rendered, _ = utils.render_jinja_template(
         [messages],
         tools=tools,
-        chat_template=GOLDEN.read_text(encoding="utf-8"),
+        chat_template=source,
         add_generation_prompt=True,
         reasoning_effort="low",
     )
