@@ -161,6 +161,22 @@ def project(weight: int, stride: int, x: Floats, out: Floats) -> None:
             dot_1(block, stride, source, x_stride, count, target, out_stride)
 
 
+# Loops stand for array assignments: numba's own drag seconds of compiling behind them, for the text
+# of a shape error.
+@njit(cache=True, nogil=True)
+def copy_row(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """``target = source`` for rows of one size."""
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+@njit(cache=True, nogil=True)
+def scale_row(row: Floats, factor: np.float32) -> None:
+    """Multiply a row, in place."""
+    for i in range(row.size):
+        row[i] *= factor
+
+
 @njit(cache=True, nogil=True)
 def widen_rows(bits: Bits, out: Floats) -> None:
     """BF16 rows to fp32."""

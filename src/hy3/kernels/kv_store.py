@@ -74,9 +74,9 @@ def _copy_rows(
     k: int, v: int, k_cache: int, v_cache: int, slots: int, rows: int, size: int
 ) -> None:
     targets = cpu.i64_array(slots, rows)
+    new_k, new_v = cpu.bf16_array(k, rows, size), cpu.bf16_array(v, rows, size)
     for row in range(rows):
-        slot = targets[row]
-        if slot >= 0:
-            offset = 2 * slot * size
-            cpu.bf16_array(k_cache + offset, 1, size)[:] = cpu.bf16_array(k, rows, size)[row]
-            cpu.bf16_array(v_cache + offset, 1, size)[:] = cpu.bf16_array(v, rows, size)[row]
+        if targets[row] >= 0:
+            offset = 2 * targets[row] * size
+            cpu.copy_row(new_k[row], cpu.bf16_array(k_cache + offset, 1, size)[0])
+            cpu.copy_row(new_v[row], cpu.bf16_array(v_cache + offset, 1, size)[0])

@@ -205,7 +205,7 @@ def _add_experts(
         for row in range(rows):
             if chosen[row, expert]:
                 members[count] = row
-                inputs[count] = x[row]
+                cpu.copy_row(x[row], inputs[count])
                 count += 1
         if not count:
             continue

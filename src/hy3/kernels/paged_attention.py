@@ -149,39 +149,36 @@ def _attend_rows(
     lengths = cpu.i32_array(context_lengths, 1, sequences)[0]
     blocks = cpu.i32_array(block_tables, sequences, max_blocks)
     group = heads // kv_heads
+    row_size = kv_heads * head_dim
     queries = np.empty((group, head_dim), np.float32)
-    mixed = np.empty((group, head_dim), np.float32)
-    position_bytes = kv_heads * head_dim * (1 if is_fp8 else 2)
     for sequence in range(sequences):
         stop = starts[sequence + 1]
-        used = -(-lengths[sequence] // block_size)
-        scores = np.empty((group, used * block_size), np.float32)
+        table_row = blocks[sequence]
+        scores = np.empty((group, max_blocks * block_size), np.float32)
         for row in range(starts[sequence], stop):
             visible = lengths[sequence] - (stop - 1 - row)
             for kv_head in range(kv_heads):
                 start = 2 * (row * heads + kv_head * group) * head_dim
-                offset = kv_head * head_dim * (1 if is_fp8 else 2)
+                first = kv_head * head_dim
                 cpu.widen_rows(cpu.bf16_array(q + start, group, head_dim), queries)
-                for block in range(-(-visible // block_size)):
-                    at = blocks[sequence, block] * block_size * position_bytes + offset
-                    keys, stride = k_cache + at, kv_heads * head_dim
+                mixed = np.zeros((group, head_dim), np.float32)
+                for place in range(-(-visible // block_size)):
+                    at = table_row[place] * block_size * row_size + first
+                    keys, stride = k_cache + 2 * at, row_size
                     if is_fp8:
-                        _decode(keys, stride, table, decoded, block_size, head_dim)
                         keys, stride = decoded, head_dim
-                    first = block * block_size
-                    cpu.project(keys, stride, queries, scores[:, first : first + block_size])
-                _softmax(scores[:, :visible], np.float32(scale))
-                mixed[:] = 0.0
-                for block in range(-(-visible // block_size)):
-                    at = blocks[sequence, block] * block_size * position_bytes + offset
-                    values, stride = v_cache + at, kv_heads * head_dim
+                        _decode(k_cache + at, row_size, table, decoded, block_size, head_dim)
+                    window = scores[:, place * block_size : (place + 1) * block_size]
+                    cpu.project(keys, stride, queries, window)
+                _softmax(scores[:, :visible], np.float32(scale), np.float32(v_scale))
+                for place in range(-(-visible // block_size)):
+                    at = table_row[place] * block_size * row_size + first
+                    values, stride = v_cache + 2 * at, row_size
                     if is_fp8:
-                        _decode(values, stride, table, decoded, block_size, head_dim)
                         values, stride = decoded, head_dim
-                    first = block * block_size
-                    last = min(first + block_size, visible)
-                    cpu.mix(values, stride, scores[:, first:last], mixed)
-                mixed *= np.float32(v_scale)
+                        _decode(v_cache + at, row_size, table, decoded, block_size, head_dim)
+                    end = min((place + 1) * block_size, visible)
+                    cpu.mix(values, stride, scores[:, place * block_size : end], mixed)
                 cpu.narrow_rows(mixed, cpu.bf16_array(out + start, group, head_dim))
 
 
@@ -199,11 +196,11 @@ def _decode(
 
 
 @njit(cache=True, nogil=True)
-def _softmax(scores: cpu.Floats, scale: np.float32) -> None:
-    """Each row of raw scores to weights, in place."""
+def _softmax(scores: cpu.Floats, scale: np.float32, total: np.float32) -> None:
+    """Each row of raw scores to weights that add up to ``total``, in place."""
     for row in range(scores.shape[0]):
         line = scores[row]
         top = cpu.largest(line) * scale
         for i in range(line.size):
             line[i] = cpu.exp(line[i] * scale - top)
-        line *= np.float32(1.0) / cpu.total(line)
+        cpu.scale_row(line, total / cpu.total(line))
