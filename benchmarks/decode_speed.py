@@ -3,16 +3,20 @@
 Decode only: each side's clock starts when its first tokens are there. The same greedy prompts go
 to our engine, with drafts off and on, and to transformers as one padded batch and one after
 another, each with every thread count of ``--threads``, because small matrices can be faster on
-one. Rounds are interleaved and medians taken; our ratio is against the fastest of theirs.
+one. Rounds are interleaved and medians taken; our ratio is against the fastest of theirs. With
+``--vllm`` vLLM is measured before them, by the same clock.
 
-    python benchmarks/decode_speed.py
+    python benchmarks/decode_speed.py [--vllm PYTHON_OF_AN_ENVIRONMENT_WITH_VLLM]
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -49,8 +53,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--vllm", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
+    batches = [make_prompts(arguments.model, streams) for streams in STREAMS]
+    others = vllm_sides(arguments, batches) if arguments.vllm else [[] for _ in batches]
     logging.set_verbosity_error()
     model = load_model(arguments.model)
     reference = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.bfloat16).eval()
@@ -63,9 +70,9 @@ def main() -> None:
         sides["transformers, padded batch", threads] = batched(reference)
         sides["transformers, one by one", threads] = one_by_one(reference)
     runs = []
-    for streams in STREAMS:
-        prompts = make_prompts(arguments.model, streams)
-        runs.append(measure(sides, prompts, arguments.tokens, arguments.rounds))
+    for prompts, other in zip(batches, others, strict=True):
+        run = measure(sides, prompts, arguments.tokens, arguments.rounds)
+        runs.append({**run, "beside": other})
         print(runs[-1], file=sys.stderr)
     results = {
         "model": arguments.model.name,
@@ -95,16 +102,55 @@ def measure(
         "goal": GOALS[len(prompts)],
         "sides": [
             {
-                "side": name,
-                "threads": threads,
-                "tok_s": round(speeds[name, threads], 1),
-                "tok_s_min": round(produced / max(seconds[name, threads]), 1),
-                "tok_s_max": round(produced / min(seconds[name, threads]), 1),
+                **speed(name, threads, produced, seconds[name, threads]),
                 "ratio": round(speeds[name, threads] / theirs, 2),
             }
             for name, threads in sides
         ],
     }
+
+
+def speed(name: str, threads: int, produced: int, seconds: list[float]) -> dict[str, Any]:
+    """Median and extremes in tokens per second."""
+    return {
+        "side": name,
+        "threads": threads,
+        "tok_s": round(produced / statistics.median(seconds), 1),
+        "tok_s_min": round(produced / max(seconds), 1),
+        "tok_s_max": round(produced / min(seconds), 1),
+    }
+
+
+def vllm_sides(
+    arguments: argparse.Namespace, batches: list[list[list[int]]]
+) -> list[list[dict[str, Any]]]:
+    """vLLM with drafts off and on, per batch; each a process of its own environment."""
+    measured: list[list[dict[str, Any]]] = [[] for _ in batches]
+    for threads, drafts in itertools.product(arguments.threads, DRAFTS):
+        job = {
+            "model": str(arguments.model.resolve()),
+            "tokens": arguments.tokens,
+            "rounds": arguments.rounds,
+            "drafts": drafts,
+            "threads": threads,
+            "batches": batches,
+        }
+        script = Path(__file__).with_name("vllm_decode.py")
+        done = subprocess.run(
+            [arguments.vllm, script],
+            input=json.dumps(job),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=600,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        )
+        reply = json.loads(done.stdout.strip().splitlines()[-1])
+        name = f"vLLM {reply['version']}, drafts {drafts}"
+        for sides, prompts, seconds in zip(measured, batches, reply["seconds"], strict=True):
+            produced = len(prompts) * (arguments.tokens - 1)
+            sides.append(speed(name, threads, produced, seconds))
+    return measured
 
 
 def engine_decode(model: Hy3Model, drafts: int) -> Decode:
