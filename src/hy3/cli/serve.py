@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hy3.cli.model_folder import model_folder
 from hy3.cli.output import Output
 from hy3.errors import EnvironmentFault, Hy3Error, InputError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Path = typer.Argument(..., metavar="MODEL", help="Folder of the checkpoint."),
+    model: str = typer.Argument(..., metavar="MODEL", help="Folder of the checkpoint."),
     host: str = typer.Option("127.0.0.1", help="Address; another one needs an API key."),
     port: int = typer.Option(8000, min=0, max=65535, help="0 takes a free one."),
     api_key_file: Path = typer.Option(
@@ -50,15 +51,16 @@ def command(
     options = parse_options(max_context, max_requests, drafts, kv_dtype)
     keys = load_keys(api_key_file, os.environ)
     check_address(host, keys)
-    served = load_served_model(model, served_model_name, reasoning_effort)
+    folder = model_folder(model)
+    served = load_served_model(folder, served_model_name, reasoning_effort)
     listener = listen(host, port)
     url = f"{url_of(listener)}/v1"
     _start_log(quiet)
-    output.status(f"listening on {url}, loading {model}")
+    output.status(f"listening on {url}, loading {folder}")
 
     from hy3.deploy.native import NativeBackend  # torch takes seconds; the checks come first
 
-    backend = NativeBackend(model, options)
+    backend = NativeBackend(folder, options)
     limits = Limits(max_running=max_requests)
 
     def announce() -> None:

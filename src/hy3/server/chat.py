@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -26,8 +27,8 @@ def chat_routes(served: ServedModel, generator: Generator) -> APIRouter:
     async def create_chat_completion(body: ChatBody, http: Request) -> Response:
         check_sampling(body, served)
         tools = offered_tools(body)
-        prompt = render(body, tools, served)
-        prompt_ids = served.tokenizer.encode(prompt)
+        # In a thread, because a long prompt takes long enough to hold up everyone's tokens.
+        prompt, prompt_ids = await asyncio.to_thread(encode_prompt, body, tools, served)
         budget = output_budget(len(prompt_ids), body.wanted_tokens, generator.backend.max_context)
         thinking = prompt.endswith(served.markers.think_open)
         grammar = output_grammar(body, tools, served.markers, thinking)
@@ -50,6 +51,14 @@ def offered_tools(body: ChatBody) -> list[dict[str, Any]] | None:
     if not body.tools or body.tool_choice == "none":
         return None
     return body.tools
+
+
+def encode_prompt(
+    body: ChatBody, tools: list[dict[str, Any]] | None, served: ServedModel
+) -> tuple[str, list[int]]:
+    """The prompt as text and as token ids."""
+    prompt = render(body, tools, served)
+    return prompt, served.tokenizer.encode(prompt)
 
 
 def render(body: ChatBody, tools: list[dict[str, Any]] | None, served: ServedModel) -> str:

@@ -21,7 +21,7 @@ from hy3.server.generation import ChoiceStep, Generation
 from hy3.server.logprobs import chat_logprobs
 from hy3.server.schema import ChatBody
 from hy3.server.served import ServedModel
-from hy3.server.usage import encode_usage
+from hy3.server.usage import encode_drafts, encode_usage
 
 
 class ChatReply:
@@ -54,7 +54,7 @@ class ChatReply:
         finished = await self.generation.collect()
         body: dict[str, Any] = {**self.head, "object": "chat.completion"}
         body["choices"] = [self._whole_choice(step) for step in finished]
-        body["usage"] = self._usage()
+        body |= self._cost()
         if self.body.return_token_ids:
             body["prompt_token_ids"] = list(self.generation.prompts[0])
         return body
@@ -81,7 +81,7 @@ class ChatReply:
                 chunk["usage"] = None
             yield chunk
         if self.body.wants_usage:
-            yield {**head, "choices": [], "usage": self._usage()}
+            yield {**head, "choices": [], **self._cost()}
 
     def _chunk_choice(self, step: ChoiceStep) -> dict[str, Any] | None:
         parser = self.parsers[step.index]
@@ -119,6 +119,9 @@ class ChatReply:
         if self.body.return_token_ids:
             rest["token_ids"] = list(step.token_ids)
         return rest
+
+    def _cost(self) -> dict[str, Any]:
+        return {"usage": self._usage(), **encode_drafts(self.generation.engine_usages)}
 
     def _usage(self) -> dict[str, Any]:
         reasoning_tokens = sum(parser.reasoning_tokens for parser in self.parsers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from hy3.server.sampling import check_sampling, check_token_ids, output_budget, 
 from hy3.server.schema import CompletionBody
 from hy3.server.served import ServedModel
 from hy3.server.sse import EventStream, unless_gone
-from hy3.server.usage import encode_usage
+from hy3.server.usage import encode_drafts, encode_usage
 
 
 def completion_routes(served: ServedModel, generator: Generator) -> APIRouter:
@@ -25,8 +26,8 @@ def completion_routes(served: ServedModel, generator: Generator) -> APIRouter:
 
     @router.post("/v1/completions")
     async def create_completion(body: CompletionBody, http: Request) -> Response:
-        prompts = encode_prompts(body, served)
         check_body(body, served)
+        prompts = await asyncio.to_thread(encode_prompts, body, served)
         longest = max(map(len, prompts))
         budget = output_budget(longest, body.max_tokens, generator.backend.max_context)
         params = sampling_params(body, served.defaults, budget, body.logprobs)
@@ -88,7 +89,7 @@ class CompletionReply:
         """The body of an answer that does not stream."""
         finished = await self.generation.collect()
         choices = [self._choice(step, first=True) for step in finished]
-        return {**self.head, "choices": choices, "usage": encode_usage(self.generation.usage)}
+        return {**self.head, "choices": choices, **self._cost()}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """The events of a stream; a step whose text is still held back may have an empty text."""
@@ -103,7 +104,11 @@ class CompletionReply:
                 chunk["usage"] = None
             yield chunk
         if self.body.wants_usage:
-            yield {**self.head, "choices": [], "usage": encode_usage(self.generation.usage)}
+            yield {**self.head, "choices": [], **self._cost()}
+
+    def _cost(self) -> dict[str, Any]:
+        drafts = encode_drafts(self.generation.engine_usages)
+        return {"usage": encode_usage(self.generation.usage), **drafts}
 
     def _choice(self, step: ChoiceStep, first: bool) -> dict[str, Any]:
         prompt_ids = self.generation.choices[step.index].request.prompt_ids

@@ -160,6 +160,11 @@ class Generation:
             cached_tokens=sum(usage.cached_tokens for usage in finished),
         )
 
+    @property
+    def engine_usages(self) -> list[EngineUsage]:
+        """What the engine says of each choice that has finished."""
+        return [choice.engine_usage for choice in self.choices if choice.engine_usage]
+
     def close(self) -> None:
         """Free whatever the engine still holds for this request."""
         if self._closed:

@@ -83,7 +83,7 @@ def test_a_stream_counts_the_tokens_on_the_wire(live: Live) -> None:
 
 def test_acceptance_is_told_per_position(live: Live) -> None:
     before, stats = scrape(live), live.backend.stats()
-    chat(live)
+    answer = chat(live)
     wait_until(lambda: live.backend.stats().running == 0)
     found, after = deltas(live, before), live.backend.stats()
     drafted = [b - a for a, b in zip(stats.drafted, after.drafted, strict=True)]
@@ -94,6 +94,9 @@ def test_acceptance_is_told_per_position(live: Live) -> None:
     per_position = "hy3:spec_decode_num_accepted_tokens_per_pos_total"
     assert [found.get(f"{per_position}{{position={i}}}", 0) for i in range(2)] == accepted
     assert accepted[0] > 0
+    per_request = answer["metrics"]["speculative_decoding"]
+    assert sum(per_request["acceptance_histogram"]) == per_request["num_drafts"] == drafted[0]
+    assert per_request["num_accepted_tokens"] == sum(accepted)
 
 
 def test_gauges_and_cache_counters(live: Live) -> None:
