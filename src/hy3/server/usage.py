@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from hy3.engine.request import Usage as EngineUsage
@@ -33,7 +34,7 @@ def encode_drafts(usages: Sequence[EngineUsage]) -> dict[str, Any]:
         return {}
     # Steps that accepted at least 0, 1, ... drafts, and none beyond the depth.
     at_least = [drafted[0], *(sum(u.accepted[i] for u in usages) for i in range(depth)), 0]
-    histogram = [more - fewer for more, fewer in zip(at_least[:-1], at_least[1:], strict=True)]
+    histogram = [more - fewer for more, fewer in pairwise(at_least)]
     counts = {
         "num_drafts": drafted[0],
         "num_draft_tokens": sum(drafted),
