@@ -7,6 +7,7 @@ TORCH_FREE := src/hy3/errors.py src/hy3/units.py src/hy3/cli src/hy3/checkpoint 
 TORCH_FREE += $(addprefix src/hy3/engine/,request.py config.py stats.py) src/hy3/bench src/hy3/report
 TORCH_FREE += src/hy3/evaluate/bootstrap.py src/hy3/demo src/hy3/server src/hy3/hardware
 TORCH_FREE += $(addprefix src/hy3/quantize/,verdict.py check_layout.py check_data.py)
+TORCH_FREE += $(addprefix src/hy3/quantize/,recipe.py plan.py export.py card.py output_folder.py threads.py)
 TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py)
 
 .PHONY: demo test test-long lint types clean

@@ -49,7 +49,7 @@ def write_card(plan: Plan, errors: ErrorSums, source: dict[str, FileHash]) -> by
 
 
 def _error_rows(errors: ErrorSums) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, (error, under_max, weight) in sorted(errors.items()):
         relative = [each / weight if weight else 0.0 for each in (error, under_max)]
         change = f"{100 * (error / under_max - 1):+.1f} %" if under_max else "0.0 %"

@@ -20,6 +20,8 @@ from hy3.nvfp4.scales import (
 )
 from support.distributions import NAMES, make_weight
 
+SLICE_ROWS = 64  # of 64 groups each: keeps the sweep's arrays in the cache
+
 
 def independent_error(x: torch.Tensor, scale: float) -> torch.Tensor:
     """Squared error in float64 by trying all eight values for every element: [groups]."""
@@ -30,22 +32,26 @@ def independent_error(x: torch.Tensor, scale: float) -> torch.Tensor:
 def check_rules(name: str, groups: int) -> None:
     weight = make_weight(name, groups)
     t = tensor_scale(float(weight.abs().max()))
+    assert sum(count_mismatches(rows, t) for rows in weight.split(SLICE_ROWS)) == 0
+
+
+def count_mismatches(weight: torch.Tensor, t: float) -> int:
+    """Groups whose exact scale has an error beyond the sweep's; the other promises are asserted."""
     x = scaled_groups(weight, t).flatten(0, 1)  # [groups, 16]
     codes = {rule: search_scales(weight, t, rule).flatten() for rule in RULES}
     errors = {rule: group_errors(x, codes[rule]) for rule in RULES}
-    best = torch.full((groups,), float("inf"), dtype=torch.float64)
-    chosen = torch.zeros(groups, dtype=torch.float64)
-    for code in range(8, 127):
-        error = independent_error(x, float(E4M3_VALUES[code]))
-        best = torch.minimum(best, error)
-        chosen = torch.where(codes["exact"] == code, error, chosen)
-    mismatches = int((chosen > best * (1 + 1e-6)).sum())
-    assert mismatches == 0
     assert bool((errors["exact"] <= errors["four-over-six"]).all())
     assert bool((errors["four-over-six"] <= errors["max"]).all())
     assert all(int(c.min()) >= 8 and int(c.max()) <= 126 for c in codes.values())
     zero = x.amax(-1) == 0
     assert all(bool((c[zero] == 0x20).all()) for c in codes.values())
+    best = torch.full((len(x),), float("inf"), dtype=torch.float64)
+    chosen = torch.zeros(len(x), dtype=torch.float64)
+    for code in range(8, 127):
+        error = independent_error(x, float(E4M3_VALUES[code]))
+        best = torch.minimum(best, error)
+        chosen = torch.where(codes["exact"] == code, error, chosen)
+    return int((chosen > best * (1 + 1e-6)).sum())
 
 
 @pytest.mark.parametrize("name", NAMES)
