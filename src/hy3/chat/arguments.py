@@ -36,7 +36,7 @@ class ArgumentReader:
         writer: the JSON written so far.
     """
 
-    def __init__(self, types: Callable[[str], frozenset[str]], at_end: bool = False) -> None:
+    def __init__(self, types: Callable[[str], frozenset[str]], at_end: bool) -> None:
         self.flawed = False
         self.writer = ArgumentWriter()
         self._types = types
@@ -44,6 +44,7 @@ class ArgumentReader:
         self._state: Callable[[Token], bool] = self._between
         self._key: str | None = None  # None: the value has no key of its own and is dropped
         self._text: list[str] = []  # of the key, or of the value that is not written as it comes
+        self._streams = False  # the open value is a string and is written as it comes
         self._closing: list[Token] = []  # </arg_value> and what followed, until decided
         self._waiting: list[Token] = []  # from </tool_call> inside an open value on
         self._scanner = ObjectScanner()
@@ -137,7 +138,6 @@ class ArgumentReader:
 
     def _begin_value(self) -> None:
         self._text = []
-        self._may_be_object = False
         self._state = self._value
         if self._key is not None and self._key in self.writer.keys:
             self.flawed = True
@@ -183,6 +183,7 @@ class ArgumentReader:
             self._text.append(text)
 
     def _end_value(self) -> None:
+        # The end of a call inside a value is data, but more often two calls have run together.
         self.flawed |= bool(self._waiting) or any(token.marker for token in self._closing[1:])
         self._add("".join(token.text for token in self._waiting))
         self._waiting, self._closing = [], []
