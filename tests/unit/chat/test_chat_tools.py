@@ -53,6 +53,7 @@ def test_types_of_a_schema(schema: dict[str, Any], types: set[str]) -> None:
         ("five", {"integer", "string"}, "five"),
         ("5", {"number"}, 5),
         ("5.", {"number"}, 5.0),
+        ("1.5", {"number", "string"}, 1.5),
         ("TRUE", {"boolean", "string"}, True),
         (" true", {"boolean", "string"}, " true"),
         ("[1]", {"array", "string"}, [1]),
