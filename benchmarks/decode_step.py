@@ -10,6 +10,7 @@ verifies one draft, and six that do. The MTP pass is timed on its own.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -47,16 +48,22 @@ def make_batch(model: Hy3Model, streams: int, rows: int, context: int) -> Batch:
 
 
 def time_ms(step: Callable[[], Any]) -> dict[str, float]:
-    """Median and quartiles of repeated steps, milliseconds."""
+    """Wall and processor time of repeated steps; the minimum is the least disturbed."""
     for _ in range(WARM_UP):
         step()
-    times: list[float] = []
-    while len(times) < STEPS and (len(times) < 5 or sum(times) < 1e3 * MAX_SECONDS):
-        start = time.perf_counter()
+    wall: list[float] = []
+    cpu: list[float] = []
+    while len(wall) < STEPS and (len(wall) < 5 or sum(wall) < 1e3 * MAX_SECONDS):
+        start, cpu_start = time.perf_counter(), time.process_time()
         step()
-        times.append(1e3 * (time.perf_counter() - start))
-    low, middle, high = statistics.quantiles(times, n=4)
-    return {"median_ms": round(middle, 3), "p25_ms": round(low, 3), "p75_ms": round(high, 3)}
+        wall.append(1e3 * (time.perf_counter() - start))
+        cpu.append(1e3 * (time.process_time() - cpu_start))
+    return {
+        "wall_median_ms": round(statistics.median(wall), 3),
+        "wall_min_ms": round(min(wall), 3),
+        "cpu_median_ms": round(statistics.median(cpu), 3),
+        "cpu_min_ms": round(min(cpu), 3),
+    }
 
 
 def measure(model: Hy3Model, context: int) -> list[dict[str, Any]]:
@@ -86,6 +93,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    load = os.getloadavg()[0]
     model = load_model(options.model)
     runs = {}
     for name, allowed in (("torch", False), ("kernels", True)):
@@ -93,7 +101,12 @@ def main() -> None:
         runs[name] = measure(model, options.context)
         for entry in runs[name]:
             print(name, entry["batch"], entry["step"], "draft", entry["draft"])
-    setting = {"model": options.model.name, "context": options.context, "threads": options.threads}
+    setting = {
+        "model": options.model.name,
+        "context": options.context,
+        "threads": options.threads,
+        "load_average_before": load,
+    }
     print(record("decode_step", {"setting": setting, "runs": runs}))
 
 

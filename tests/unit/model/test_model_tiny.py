@@ -1,0 +1,74 @@
+"""The trained hy3-tiny: parity with transformers on held-out text, and what BF16 costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from support.batches import run_chunks
+from tokenizers import Tokenizer
+
+from hy3.model.decoder import Hy3Model, load_model
+
+FOLDER = Path(__file__).resolve().parents[3] / "models" / "hy3-tiny"
+LENGTH, BLOCK = 300, 16
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    text = (FOLDER / "heldout.txt").read_text(encoding="utf-8")
+    return tokenizer.encode(text[:4000]).ids[:LENGTH]
+
+
+@pytest.fixture(scope="module")
+def exact(tokens):
+    """fp32 logits of the whole text."""
+    model = load_model(FOLDER, dtype=torch.float32)
+    return model.logits(model.forward_full(torch.tensor(tokens)))
+
+
+def transformers_logits(tokens, dtype):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.from_pretrained(FOLDER)
+    config.enable_moe_fp32_combine = False
+    model = transformers.HYV3ForCausalLM.from_pretrained(
+        FOLDER, config=config, dtype=dtype, experts_implementation="eager"
+    )
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0].float()
+
+
+def decoded(model, tokens, prompt):
+    """Logits of a prompt, then of one token at a time through the cache."""
+    pool = model.new_pool(-(-LENGTH // BLOCK), BLOCK)
+    table = list(range(pool.num_blocks))
+    return model.logits(run_chunks(model, pool, tokens, range(prompt, LENGTH), table))
+
+
+def test_fp32_equals_transformers_whole_and_decoded(tokens, exact):
+    expected = transformers_logits(tokens, torch.float32)
+    bound = 1e-5 * expected.abs().max()
+    assert (exact - expected).abs().max() <= bound
+    model = load_model(FOLDER, dtype=torch.float32)
+    assert (decoded(model, tokens, LENGTH - 20) - expected).abs().max() <= bound
+
+
+def test_bf16_equals_transformers(tokens):
+    expected = transformers_logits(tokens, torch.bfloat16)
+    model = load_model(FOLDER)
+    narrow = Hy3Model(dataclasses.replace(model.config, lm_head_fp32=False), model.weights)
+    logits = narrow.logits(narrow.forward_full(torch.tensor(tokens)))
+    assert (logits - expected).abs().max() <= 2 * 2**-8 * expected.abs().max()
+
+
+def test_decoding_kernels_are_as_close_to_fp32_as_torch_is(tokens, exact):
+    """Decoded rows part from whole rows at router near-ties; neither is nearer to the truth."""
+    model = load_model(FOLDER)
+    whole = model.logits(model.forward_full(torch.tensor(tokens)))
+    steps = decoded(model, tokens, 32)
+    error_whole, error_steps = ((x - exact).abs().mean() for x in (whole, steps))
+    assert error_steps <= 1.1 * error_whole
+    assert (steps.argmax(-1) == exact.argmax(-1)).float().mean() >= 0.97
