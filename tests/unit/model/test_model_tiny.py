@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.batches import run_chunks
 from tokenizers import Tokenizer
 
 from hy3.model.decoder import Hy3Model, load_model
+from support.batches import run_chunks
 
 FOLDER = Path(__file__).resolve().parents[3] / "models" / "hy3-tiny"
 LENGTH, BLOCK = 300, 16
