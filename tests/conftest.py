@@ -1,8 +1,9 @@
-"""Puts ``tests/`` on the path, so that every test can import ``support``."""
+"""Puts ``tests/`` and the repository root on the path: tests import ``support`` and ``tools``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]

@@ -1,0 +1,112 @@
+"""Measures checkpoints of hy3-tiny and writes benchmarks/results/tiny_quality.json.
+
+Run from the repository root, with a label for each checkpoint:
+    hy3 quantize models/hy3-tiny OUT
+    python -m tools.tiny.evaluate bf16=models/hy3-tiny nvfp4=OUT
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.record import record
+from tools.tiny.dialogues import draw_dialogue
+from tools.tiny.generation import (
+    answer_all,
+    arithmetic_dialogues,
+    calls_are_valid,
+    expected_calls,
+    held_out_dialogues,
+    last_number,
+    made_calls,
+)
+from tools.tiny.idle import document_losses, measure_resets
+from tools.tiny.rendering import Renderer
+from tools.tiny.split import HELD_OUT
+
+from hy3.chat.tokenizer import Tokenizer
+from hy3.demo.held_out import held_out_documents
+from hy3.model.decoder import Hy3Model, load_model
+
+
+def arithmetic(folder: Path, model: Hy3Model, count: int) -> dict[str, Any]:
+    """Held-out problems, effort high, greedy: share whose closing number is right."""
+    pairs = arithmetic_dialogues(count)
+    answers = answer_all(folder, model, [dialogue for dialogue, _ in pairs])
+    right = [
+        last_number(message.content) == result
+        for message, (_, result) in zip(answers.messages, pairs, strict=True)
+    ]
+    return {"items": count, "exact": sum(right) / count}
+
+
+def tool_calls(folder: Path, model: Hy3Model, count: int) -> dict[str, Any]:
+    """Held-out requests that need a call: shares valid by schema and equal to what was wanted."""
+    dialogues = held_out_dialogues(count, seed=7, calls_only=True)
+    answers = answer_all(folder, model, dialogues)
+    pairs = list(zip(answers.messages, dialogues, strict=True))
+    valid = sum(calls_are_valid(message, dialogue) for message, dialogue in pairs)
+    wanted = sum(made_calls(message) == expected_calls(dialogue) for message, dialogue in pairs)
+    return {"items": count, "schema_valid": valid / count, "as_wanted": wanted / count}
+
+
+def drafts(folder: Path, model: Hy3Model, count: int) -> dict[str, Any]:
+    """Greedy answers to held-out dialogues with two drafts a step: acceptance by position."""
+    answers = answer_all(folder, model, held_out_dialogues(count, seed=8), draft_depth=2)
+    shares = [a / d for a, d in zip(answers.accepted, answers.drafted, strict=True)]
+    conditional = answers.accepted[1] / answers.accepted[0]
+    return {"dialogues": count, "accepted": shares, "second_if_first": conditional}
+
+
+def perplexity(folder: Path, model: Hy3Model, documents: list[list[int]]) -> dict[str, float]:
+    """Per token over all documents, prompts included."""
+    main, draft = document_losses(model, documents)
+    lengths = torch.tensor([len(document) - 1.0 for document in documents])
+    mean = (main * lengths).sum() / lengths.sum()
+    drafted = (draft * (lengths - 1)).sum() / (lengths - 1).sum()
+    return {"perplexity": math.exp(mean), "draft_perplexity": math.exp(drafted)}
+
+
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """All figures of one checkpoint."""
+    model = load_model(folder)
+    rng, renderer, tokenizer = random.Random(9), Renderer(folder), Tokenizer(folder)
+    said = [
+        tokenizer.encode(renderer.whole(draw_dialogue(rng, HELD_OUT)))
+        for _ in range(options.documents)
+    ]
+    mixed = held_out_documents(folder) + said
+    return {
+        "arithmetic_high": arithmetic(folder, model, options.problems),
+        "tool_calls": tool_calls(folder, model, options.dialogues),
+        "drafts": drafts(folder, model, options.dialogues),
+        "heldout_text_and_dialogues": perplexity(folder, model, held_out_documents(folder)),
+        "heldout_dialogues": perplexity(folder, model, said),
+        "uniform_perplexity": model.config.vocab_size,
+        "loss_rise_when_reset": measure_resets(model, mixed),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoints", nargs="+", metavar="LABEL=FOLDER")
+    parser.add_argument("--problems", type=int, default=500)
+    parser.add_argument("--dialogues", type=int, default=200)
+    parser.add_argument("--documents", type=int, default=100)
+    parser.add_argument("--out", type=Path, help="instead of benchmarks/results/tiny_quality.json")
+    options = parser.parse_args()
+    results = {}
+    for checkpoint in options.checkpoints:
+        label, _, folder = checkpoint.partition("=")
+        results[label] = measure(Path(folder), options)
+        print(label, results[label], flush=True)
+    print(record("tiny_quality", {"checkpoints": results}, options.out))
+
+
+if __name__ == "__main__":
+    main()
