@@ -43,6 +43,16 @@ def flip_a_byte(path: Path) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+def test_every_step_holds_on_the_bundled_model(tmp_path: Path) -> None:
+    status, result = demo("--out", str(tmp_path))
+    assert status == 0, [step for step in result["steps"] if step["status"] != "held"]
+    assert statuses(result) == dict.fromkeys(NAMES, "held")
+    on, off = (result[name]["runs"] for name in ("bench_drafts_on", "bench_drafts_off"))
+    assert [run["concurrency"] for run in on] == [run["concurrency"] for run in off] == [1, 6]
+    assert result["divergence"]["kl_mean"] > 0
+    assert result["chat"]["reasoning"] and "632" in result["chat"]["content"]
+
+
 def test_an_untrained_model_and_a_changed_byte_fail(tmp_path: Path) -> None:
     """Random weights are quantized and served well but cannot answer; a changed byte shows."""
     model, out = make_random(tmp_path / "model"), tmp_path / "out"

@@ -49,7 +49,7 @@ class BenchRun:
                 f"{self.metrics.cached_tokens} of {self.metrics.input_tokens} prompt tokens came "
                 "from the prefix cache: TTFT is too good"
             )
-        return [f"at {self.concurrency} streams: {text}" for text in found]
+        return [f"concurrency {self.concurrency}: {text}" for text in found]
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def command(
     if not result["ok"]:
         for run in result["runs"]:
             for reason, detail in run["failure_details"].items():
-                output.warning(f"at {run['concurrency']} streams: {reason}: {detail}")
+                output.warning(f"concurrency {run['concurrency']}: {reason}: {detail}")
         raise typer.Exit(1)
 
 

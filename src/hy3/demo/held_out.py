@@ -14,7 +14,7 @@ from hy3.chat.tokenizer import Tokenizer
 FILE_NAME = "heldout.txt"
 DIVIDER = "\n====\n"
 PASSAGES, PASSAGE_CHARACTERS = 20, 800
-MAX_DOCUMENTS, MAX_TOKENS = 60, 512
+MAX_DOCUMENTS, MAX_TOKENS = 24, 512
 
 
 def held_out_documents(model: Path) -> list[list[int]]:

@@ -17,7 +17,8 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 def complaint_about(value: Any, schema: dict[str, Any], where: str = "arguments") -> str:
     """What makes the value invalid, or an empty string.
 
-    Knows type, properties, required, additionalProperties (false), items and enum.
+    Knows type, properties, required, items and enum; stricter than the standard in one thing:
+    a property that the schema does not name is a complaint.
     """
     kind = schema.get("type")
     if kind is not None and not _is(value, kind):
@@ -34,7 +35,7 @@ def complaint_about(value: Any, schema: dict[str, Any], where: str = "arguments"
     if missing:
         return f"{where} lacks {', '.join(missing)}"
     unknown = [name for name in value if name not in properties]
-    if unknown and schema.get("additionalProperties") is False:
+    if unknown:
         return f"{where} has unknown {', '.join(unknown)}"
     found = (
         complaint_about(item, properties[name], f"{where}.{name}")

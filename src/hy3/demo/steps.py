@@ -19,22 +19,27 @@ from hy3.units import format_bytes
 T = TypeVar("T")
 
 QUESTION, ANSWER = "What is 347 + 285?", "632"
-TOOL_QUESTION = "What is the weather in Paris?"
+TOOL_QUESTION = "Give me the forecast for Paris for 3 days in celsius."
 TOOL = {
     "type": "function",
     "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
+        "name": "get_forecast",
+        "description": "Weather of the coming days",
         "parameters": {
             "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-            "additionalProperties": False,
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+            },
+            "required": ["city", "days"],
         },
     },
 }
 REQUEST_TIMEOUT_S = 60.0
-BENCH_PLAN = BenchPlan(concurrency=(1, 6), prompt_tokens=128, output_tokens=64)
+BENCH_PLAN = BenchPlan(
+    concurrency=(1, 6), prompt_tokens=128, output_tokens=64, requests=6, temperature=0.0
+)
 KL_LIMIT, TOP1_LIMIT = 0.05, 0.9  # nats per token; share of positions
 
 

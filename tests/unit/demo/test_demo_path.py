@@ -59,19 +59,23 @@ def test_verify_condition() -> None:
             check_verdict({"ok": True, "checks": checks})
 
 
-def choice(arguments: str, name: str = "get_weather", reason: str = "tool_calls") -> dict[str, Any]:
+def choice(
+    arguments: str, name: str = "get_forecast", reason: str = "tool_calls"
+) -> dict[str, Any]:
     call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
     return {"finish_reason": reason, "message": {"content": None, "tool_calls": [call]}}
 
 
 def test_tool_call_condition() -> None:
-    assert check_tool_call(choice('{"city": "Paris"}')) == 'get_weather({"city": "Paris"})'
+    good = '{"city": "Paris", "days": 3}'
+    assert check_tool_call(choice(good)) == f"get_forecast({good})"
     none = {"finish_reason": "tool_calls", "message": {"content": "It rains.", "tool_calls": None}}
     bad = [
-        (choice('{"city": "Paris"}', reason="stop"), "finish_reason 'stop'"),
-        (choice('{"city": 3}'), "not of type string"),
+        (choice(good, reason="stop"), "finish_reason 'stop'"),
+        (choice('{"city": "Paris", "days": "3"}'), "days is not of type integer"),
+        (choice('{"city": "Paris"}'), "lacks days"),
         (choice('{"city": '), "not JSON"),
-        (choice('{"city": "Paris"}', name="get_news"), "unknown function"),
+        (choice(good, name="get_news"), "unknown function"),
         (none, "with 0 calls"),
     ]
     for broken, complaint in bad:

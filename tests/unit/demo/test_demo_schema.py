@@ -17,7 +17,6 @@ SCHEMA = {
         "hours": {"type": "array", "items": {"type": "number"}},
     },
     "required": ["city"],
-    "additionalProperties": False,
 }
 
 
