@@ -63,6 +63,7 @@ def test_kill_at_events_of_a_fresh_run(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_kill_at_every_event_of_a_fresh_run(
     source: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_kill_at_random_times(source: Path, expected: dict[str, str], tmp_path: 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_kill_at_many_random_times(source: Path, expected: dict[str, str], tmp_path: Path) -> None:
     check_random_kills(source, expected, tmp_path / "out", kills=200, seed=2)
 

@@ -39,6 +39,7 @@ def test_bytes_equal_the_oracle(name: str, rule: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_equal_the_oracle_on_262144_groups(name: str, rule: str) -> None:
