@@ -9,10 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from hy3.checkpoint.manifest import FileHash
 from hy3.checkpoint.names import expected_packed_tensors
+from hy3.checkpoint.resume import FinishedShard, stamp_of
 from hy3.errors import InputError
+from hy3.quantize.output_folder import OutputFolder
 from support.quantizing import plan_of
+from support.real_models import HY3
 from support.scripted import make_random
+from support.sparse import write_sparse
 
 
 @pytest.fixture
@@ -96,3 +101,25 @@ def test_a_shape_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not fit NVFP4") as caught:
         plan_of(folder)
     assert "down_proj" in caught.value.where
+
+
+def test_the_plan_and_resumption_of_hy3_itself(tmp_path: Path) -> None:
+    """Real headers, 47,138 tensors in 99 shards; the sums are those of published NVFP4 files."""
+    plan = plan_of(write_sparse(tmp_path / "hy3", HY3))
+    assert len(plan.shards) == 99 and sum(1 for _ in plan.steps()) == 47_138
+    assert sum(len(step.outputs) for step in plan.steps()) == 139_298
+    assert plan.source_bytes == 597_572_342_272
+    assert plan.output_bytes == 180_826_481_152
+    out = tmp_path / "out"
+    out.mkdir()
+    names = list(plan.shards)[:98]
+    some = FileHash("0" * 64, 1)
+    with OutputFolder(out, plan) as folder:
+        assert folder.resume() == {}
+        for name in names:
+            (out / name).write_bytes(b"x")
+            errors = {"routed_expert": (0.1, 0.2, 0.3)}
+            folder.record(name, FinishedShard(some, some, stamp_of(out / name), errors))
+    (out / names[5]).write_bytes(b"xy")
+    with OutputFolder(out, plan) as folder:
+        assert set(folder.resume()) == set(names) - {names[5]}
