@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,13 @@ def holds(fp32: list[dict[str, Any]], bf16: list[dict[str, Any]], prompts: int) 
     return same and excused and all(run["differing"] * 100 <= prompts for run in bf16)
 
 
-def compare(model: Hy3Model, prompts: list[list[int]], tokens: int) -> list[Comparison]:
-    """Every depth and concurrency against the first of each."""
+def compare(
+    model: Hy3Model, prompts: list[list[int]], tokens: int, depths: Sequence[int] = DEPTHS
+) -> list[Comparison]:
+    """Every depth and concurrency against no drafts and one stream."""
     comparisons = []
-    reference, _ = complete(model, prompts, tokens, DEPTHS[0], CONCURRENCIES[0])
-    for depth in DEPTHS:
+    reference, _ = complete(model, prompts, tokens, 0, 1)
+    for depth in depths:
         for concurrency in CONCURRENCIES:
             got, engine = complete(model, prompts, tokens, depth, concurrency)
             cases = [
