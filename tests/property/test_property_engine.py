@@ -168,6 +168,7 @@ def test_planted_cache_faults_are_found(fault):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_traffic_long():
     settings_long = settings(max_examples=2000, stateful_step_count=60, deadline=None)
     run_state_machine_as_test(Traffic, settings=settings_long)

@@ -75,6 +75,7 @@ def test_bf16_step():
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_two_hundred_prompts(tmp_path):
     out = tmp_path / "result.json"
     subprocess.run([sys.executable, SCRIPT, "--out", out], check=True, timeout=3600)
