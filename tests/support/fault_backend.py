@@ -27,6 +27,7 @@ class FaultBackend:
     script: Sequence[Step] = ()
     status: Status = "ready"
     max_context: int = 2048
+    refuses: str = ""  # fail every submission with this
     running: set[str] = field(default_factory=set)
     aborted: set[str] = field(default_factory=set)
     submitted: list[Request] = field(default_factory=list)
@@ -43,6 +44,8 @@ class FaultBackend:
         self.closed += 1
 
     async def submit(self, requests: Sequence[Request]) -> FaultOutputs:
+        if self.refuses:
+            raise EngineFailure(self.refuses)
         self.submitted += requests
         self.running |= {request.id for request in requests}
         return FaultOutputs(self, requests, self.script)

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from hy3.errors import Hy3Error
+from hy3.server.backend import EngineFailure
 
 logger = logging.getLogger("hy3.server")
 
@@ -71,6 +72,8 @@ def as_api_error(error: Exception) -> ApiError:
         if error.exit_code == 2:
             return bad_request(f"{error} ({error.hint})")
         return ApiError(500, error.kind, str(error))
+    if isinstance(error, EngineFailure):
+        return ApiError(500, "engine_failure", f"the engine has failed ({error})")
     logger.error("request failed", exc_info=error)
     return ApiError(500, "internal_error", "internal error; the server's log has the details")
 

@@ -10,14 +10,14 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
 from hy3.chat.tokenizer import Tokenizer
 from hy3.engine.request import Request, SamplingParams, StepOutput, TokenLogprob, fan_out
 from hy3.engine.request import Usage as EngineUsage
-from hy3.server.backend import Backend, EngineFailure, Outputs
+from hy3.server.backend import Backend, Outputs
 from hy3.server.detokenize import Detokenizer
 from hy3.server.errors import ApiError
 from hy3.server.gate import timed_out
@@ -121,7 +121,7 @@ class Generation:
     limits: Limits
     admission: Admission
     metrics: Metrics
-    started_at: float = field(default_factory=time.monotonic)
+    started_at: float  # monotonic seconds
     _closed: bool = False
 
     async def steps(self) -> AsyncIterator[ChoiceStep]:
@@ -203,8 +203,6 @@ class Generation:
                 return await self.outputs.next()
         except TimeoutError:
             raise timed_out(self.limits) from None
-        except EngineFailure as error:
-            raise ApiError(500, "engine_failure", f"the engine has failed ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -225,7 +223,7 @@ class Generator:
         stops: Sequence[str] = (),
     ) -> Generation:
         """Queue ``n`` completions of every prompt; returns once the engine has accepted them."""
-        identity = uuid.uuid4().hex
+        started_at, identity = time.monotonic(), uuid.uuid4().hex
         requests = [
             request
             for i, prompt in enumerate(prompts)
@@ -252,6 +250,7 @@ class Generator:
             limits=self.limits,
             admission=self.admission,
             metrics=self.metrics,
+            started_at=started_at,
         )
 
     def _token_bytes(self, token_id: int) -> bytes:

@@ -75,6 +75,18 @@ def test_an_engine_failure_without_a_stream_is_a_500(live: Live) -> None:
     assert response.json()["error"]["code"] == "engine_failure"
 
 
+def test_an_engine_that_has_just_failed_refuses_with_a_500(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live.backend, "refuses", "the device was lost")
+    response = httpx.post(f"{live.url}/v1/chat/completions", json=HELLO)
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "engine_failure"
+    monkeypatch.undo()
+    play(live, ("a", 0.0, ""))
+    assert content(lines(live)) == "a"
+
+
 def test_the_time_limit_in_mid_stream_is_an_error_event() -> None:
     with serve(FaultBackend(), limits=Limits(request_seconds=0.5)) as live:
         play(live, ("a", 0.0, ""), ("b", 60.0, ""))
