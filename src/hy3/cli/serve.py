@@ -58,6 +58,9 @@ def command(
     _start_log(quiet)
     output.status(f"listening on {url}, loading {folder}")
 
+    # OpenMP reads this when torch loads. Threads that spin while they wait take the cores from the
+    # HTTP side, and on a busy machine from each other.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from hy3.deploy.native import NativeBackend  # torch takes seconds; the checks come first
 
     backend = NativeBackend(folder, options)
