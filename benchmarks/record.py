@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -15,18 +16,26 @@ ROOT = Path(__file__).resolve().parent.parent
 HARDWARE = ("platform", "machine", "processor", "cores", "memory_gib")
 
 
-def record(name: str, results: dict[str, Any], path: Path | None = None) -> Path:
+def record(
+    name: str,
+    results: dict[str, Any],
+    path: Path | None = None,
+    hardware: dict[str, Any] | None = None,
+    versions: dict[str, Any] | None = None,
+) -> Path:
     """Write ``benchmarks/results/<name>.json`` (or ``path``) and return where it lies.
 
-    ``results`` holds the script's own keys beside the provenance that is added here.
+    ``results`` holds the script's own keys beside the provenance that is added here; ``hardware``
+    and ``versions`` are what only the script knows, such as the GPU and its compiler.
     """
     facts = gather_environment()
     document = {
         "command": " ".join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
-        "hardware": {key: facts[key] for key in HARDWARE},
-        "versions": {key: value for key, value in facts.items() if key not in HARDWARE},
+        "hardware": {key: facts[key] for key in HARDWARE} | (hardware or {}),
+        "versions": {key: value for key, value in facts.items() if key not in HARDWARE}
+        | (versions or {}),
         **results,
     }
     path = path or ROOT / "benchmarks" / "results" / f"{name}.json"
@@ -36,6 +45,9 @@ def record(name: str, results: dict[str, Any], path: Path | None = None) -> Path
 
 
 def _commit() -> str:
+    # A machine that got a copy of the tree has no history to ask.
+    if commit := os.environ.get("HY3_COMMIT"):
+        return commit
     run = subprocess.run(
         ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"],
         capture_output=True,

@@ -1,8 +1,9 @@
 """BF16 bits to packed NVFP4 in one pass: the scale of every group, its codes and its errors.
 
-The rules and the order of the sums are those of ``hy3.nvfp4.scales``; the oracle below calls it,
-the numba twin gives the same bytes. It searches 64 groups side by side, one in each lane, so that
-the inner loops become vector instructions; all lanes go on until none can improve.
+The rules and the order of the sums are those of ``hy3.nvfp4.scales``; the oracle below is that of
+``scale_search_tensor`` on arrays, the numba twin gives the same bytes. It searches 64 groups side
+by side, one in each lane, so that the inner loops become vector instructions; all lanes go on until
+none can improve.
 
 Three facts make the twin exact without float64 (v is a scale, x = |w| / t has 8 significant bits):
 rounding x * (1 / v) can differ from rounding x / v only on a tie, where both sides are equally far;
@@ -22,9 +23,9 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from hy3.kernels.dispatch import operation
+from hy3.kernels.scale_search_tensor import quantize_tensor
 from hy3.nvfp4.codec import GROUP_SIZE
-from hy3.nvfp4.scales import RULES, group_errors, scaled_groups, search_scales, sum_group
-from hy3.nvfp4.tensor import quantize_with_scales
+from hy3.nvfp4.scales import RULES
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,13 @@ class Quantized:
 def quantize_bits(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
     """Quantize finite BF16 patterns [out, in] under a rule; ``t`` is a power of two."""
     weight = torch.from_numpy(np.ascontiguousarray(bits).view(np.int16)).view(torch.bfloat16)
-    x = scaled_groups(weight, t)  # [out, groups, 16]
-    scales = search_scales(weight, t, rule)
+    result = quantize_tensor.oracle(weight, t, rule)
     return Quantized(
-        packed=quantize_with_scales(weight, scales, 1.0 / t).packed.numpy(),
-        scales=scales.numpy(),
-        errors=group_errors(x, scales).numpy(),
-        max_errors=group_errors(x, search_scales(weight, t, "max")).numpy(),
-        energies=sum_group(x.square()).numpy(),
+        packed=result.packed.numpy(),
+        scales=result.scales.numpy(),
+        errors=result.errors.numpy(),
+        max_errors=result.max_errors.numpy(),
+        energies=result.energies.numpy(),
     )
 
 

@@ -7,18 +7,13 @@ import itertools
 import pytest
 import torch
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
-from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
 
 from hy3.nvfp4.codec import E2M1_VALUES, E4M3_VALUES, encode_e4m3, pack_codes
 from hy3.nvfp4.scales import tensor_scale
 from hy3.nvfp4.tensor import NvFp4Tensor, quantize, quantize_with_scales
 from support.distributions import NAMES, make_weight
-
-ARGS = QuantizationArgs(
-    num_bits=4, type="float", symmetric=True, strategy="tensor_group", group_size=16, dynamic=False
-)
-SCHEME = QuantizationScheme(targets=["Linear"], weights=ARGS)
+from support.foreign_decoder import ARGS, SCHEME, decode
 
 
 def compress_theirs(weight: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -31,13 +26,9 @@ def compress_theirs(weight: torch.Tensor) -> dict[str, torch.Tensor]:
     return NVFP4PackedCompressor.compress(state, SCHEME)
 
 
-def decompress_theirs(tensor: NvFp4Tensor) -> torch.Tensor:
-    state = {
-        "weight_packed": tensor.packed,
-        "weight_scale": tensor.scales.view(torch.float8_e4m3fn),
-        "weight_global_scale": torch.tensor([tensor.divisor]),
-    }
-    return NVFP4PackedCompressor.decompress(state, SCHEME)["weight"]
+def assert_decoded_alike(tensor: NvFp4Tensor) -> None:
+    theirs = decode(tensor.packed, tensor.scales, tensor.divisor)
+    assert torch.equal(tensor.dequantize().view(torch.int16), theirs.view(torch.int16))
 
 
 def check_against_theirs(weight: torch.Tensor) -> None:
@@ -47,7 +38,8 @@ def check_against_theirs(weight: torch.Tensor) -> None:
     ours = quantize_with_scales(weight, scales, divisor)
     assert torch.equal(ours.packed, theirs["weight_packed"])
     assert torch.equal(
-        ours.dequantize().view(torch.int16), decompress_theirs(ours).view(torch.int16)
+        ours.dequantize().view(torch.int16),
+        decode(ours.packed, ours.scales, ours.divisor).view(torch.int16),
     )
 
 
@@ -111,7 +103,8 @@ def test_our_tensors_decode_without_rounding_and_as_theirs(name: str, rule: str)
     tensor = quantize(weight, tensor_scale(float(weight.abs().max())), rule)
     assert torch.equal(tensor.dequantize().float(), tensor.dequantize(torch.float32))
     assert torch.equal(
-        tensor.dequantize().view(torch.int16), decompress_theirs(tensor).view(torch.int16)
+        tensor.dequantize().view(torch.int16),
+        decode(tensor.packed, tensor.scales, tensor.divisor).view(torch.int16),
     )
     assert tensor.shape == tuple(weight.shape)
 
