@@ -111,12 +111,17 @@ def parse_api(text: str) -> str:
 
 
 def read_api_key(path: Path | None) -> str | None:
-    """The key in the file, else the one in HY3_API_KEY, else None."""
+    """The first key in the file, else the one in HY3_API_KEY, else None."""
     if path is None:
         return os.environ.get("HY3_API_KEY") or None
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
+        lines = path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"cannot be read ({error.strerror})", hint="check --api-key-file", where=str(path)
+            f"cannot be read ({type(error).__name__})",
+            hint="name a text file that holds the key",
+            where=str(path),
         ) from error
+    if not lines:
+        raise InputError("holds no key", hint="put the key on its first line", where=str(path))
+    return lines[0]

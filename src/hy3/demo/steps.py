@@ -176,24 +176,27 @@ def diverge(course: Course) -> str:
 
     documents = held_out_documents(course.model)
     reference, candidate = load_model(course.model), load_model(course.quantized)
-    found = compare_models(reference, candidate, documents)
-    course.found["divergence"] = {
-        **asdict(found),
+    found = course.found["divergence"] = {
+        **asdict(compare_models(reference, candidate, documents)),
         "noise_kl_mean": measure_noise(reference, documents).kl_mean,
         "draft_acceptance_reference": draft_acceptance(reference, documents),
         "draft_acceptance_candidate": draft_acceptance(candidate, documents),
     }
-    return check_divergence(found.kl_mean, found.top1_agreement, found.positions)
+    return check_divergence(found)
 
 
-def check_divergence(kl_mean: float, top1_agreement: float, positions: int) -> str:
-    """Raises CheckFailed outside (0, KL_LIMIT] or under TOP1_LIMIT."""
-    text = f"KL {kl_mean:.4f} nats, top-1 {top1_agreement:.1%}, {positions} positions"
-    if kl_mean <= 0:
-        raise CheckFailed(text, hint="equal models: the quantized one was not the one compared")
-    if kl_mean > KL_LIMIT or top1_agreement < TOP1_LIMIT:
+def check_divergence(found: dict[str, Any]) -> str:
+    """Raises CheckFailed unless the candidate is close to the reference, and is not it."""
+    kl, top1 = found["kl_mean"], found["top1_agreement"]
+    if kl <= found["noise_kl_mean"]:
+        raise CheckFailed(
+            f"KL {kl:.5f} nats is within the noise of {found['noise_kl_mean']:.5f}",
+            hint="equal models: the quantized one was not the one compared",
+        )
+    text = f"KL {kl:.4f} nats (noise {found['noise_kl_mean']:.4f}), top-1 {top1:.1%}"
+    if kl > KL_LIMIT or top1 < TOP1_LIMIT:
         raise CheckFailed(text, hint=f"expected KL <= {KL_LIMIT} and top-1 >= {TOP1_LIMIT:.0%}")
-    return text
+    return f"{text}, {found['positions']} positions"
 
 
 STEPS = (

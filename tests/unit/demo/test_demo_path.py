@@ -104,13 +104,17 @@ def test_bench_condition() -> None:
 
 
 def test_divergence_condition() -> None:
-    assert "KL 0.0100" in check_divergence(0.01, 0.95, 100)
-    with pytest.raises(CheckFailed, match=r"KL 0\.0000"):
-        check_divergence(0.0, 1.0, 100)
-    with pytest.raises(CheckFailed):
-        check_divergence(1.01 * KL_LIMIT, 1.0, 100)
-    with pytest.raises(CheckFailed):
-        check_divergence(0.01, TOP1_LIMIT - 0.001, 100)
+    good = {"kl_mean": 0.01, "top1_agreement": 0.95, "noise_kl_mean": 0.0001, "positions": 100}
+    text = "KL 0.0100 nats (noise 0.0001), top-1 95.0%, 100 positions"
+    assert check_divergence(good) == text
+    for change, complaint in (
+        ({"kl_mean": 0.0, "noise_kl_mean": 0.0}, "within the noise"),
+        ({"kl_mean": 0.0001}, "within the noise"),
+        ({"kl_mean": 1.01 * KL_LIMIT}, "KL 0.0505"),
+        ({"top1_agreement": TOP1_LIMIT - 0.001}, r"top-1 89\.9%"),
+    ):
+        with pytest.raises(CheckFailed, match=complaint):
+            check_divergence(good | change)
 
 
 def test_commands_are_judged_by_status_and_json(tmp_path: Path) -> None:
