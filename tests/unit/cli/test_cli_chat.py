@@ -167,19 +167,20 @@ class Terminal:
             env=os.environ | {"TERM": "dumb"},
         )
         os.close(slave)
+        self._unread = b""
 
     def type(self, line: str) -> None:
         os.write(self._master, line.encode() + b"\n")
 
     def read_until(self, wanted: str) -> str:
-        """What the terminal shows up to ``wanted``, which must come."""
-        seen = b""
-        end = time.monotonic() + DEADLINE_S
-        while wanted.encode() not in seen:
+        """What the terminal shows up to ``wanted``, which must come; the rest is kept."""
+        mark, end = wanted.encode(), time.monotonic() + DEADLINE_S
+        while mark not in self._unread:
             ready, _, _ = select.select([self._master], [], [], end - time.monotonic())
-            assert ready, f"{wanted!r} never came: {seen.decode()}"
-            seen += os.read(self._master, 4096)
-        return seen.decode()
+            assert ready, f"{wanted!r} never came: {self._unread.decode()}"
+            self._unread += os.read(self._master, 4096)
+        seen, _, self._unread = self._unread.partition(mark)
+        return (seen + mark).decode()
 
     def close(self) -> None:
         self.process.kill()
