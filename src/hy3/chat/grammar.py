@@ -117,18 +117,18 @@ def _tool_rules(rule: str, function: Mapping[str, Any], markers: Markers) -> lis
     for number, key in enumerate(required + optional):
         pair = f"{rule}_{number}"
         pairs.append(pair if number < len(required) else f"{pair}?")
-        value, extra = _value(f"{pair}_value", as_mapping(properties.get(key)), shared)
+        value, extra = _value(f"{pair}_value", as_mapping(properties.get(key)), shared, markers)
         rules.append(
-            f"{pair}: {markers.arg_key_open} {_literal(key)} {markers.arg_key_close} "
+            f"{pair}: {markers.arg_key_open} {_identifier(key, markers)} {markers.arg_key_close} "
             f'"\\n" {markers.arg_value_open} {value} {markers.arg_value_close} "\\n"'
         )
         rules += extra
-    head = f'{rule}: {_literal(function["name"])} {markers.tool_sep} "\\n"'
+    head = f'{rule}: {_identifier(function["name"], markers)} {markers.tool_sep} "\\n"'
     return [" ".join([head, *pairs]), *rules]
 
 
 def _value(
-    name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
+    name: str, schema: Mapping[str, Any], shared: Mapping[str, Any], markers: Markers
 ) -> tuple[str, list[str]]:
     """What stands for a value in its pair's rule, and the rules that this needs."""
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -137,7 +137,7 @@ def _value(
         return name, [f"{name}: %json {body}"]
     if isinstance(choices, list) and choices:
         words = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
-        return name, [f"{name}: {' | '.join(map(_literal, words))}"]
+        return name, [f"{name}: {' | '.join(_literal(word, markers) for word in words)}"]
     shortest, longest = schema.get("minLength", 0), schema.get("maxLength", "")
     if shortest or longest != "":
         terminal = name.upper()
@@ -145,5 +145,23 @@ def _value(
     return "TEXT", []
 
 
-def _literal(text: str) -> str:
+def _identifier(text: str, markers: Markers) -> str:
+    """A name or a key; the call format gives it no whitespace around and no second line."""
+    if text != text.strip() or "\n" in text:
+        raise _unspeakable(text)
+    return _literal(text, markers)
+
+
+def _literal(text: str, markers: Markers) -> str:
+    if any(marker in text for marker in markers.tool_markup):
+        raise _unspeakable(text)
     return json.dumps(text, ensure_ascii=False)
+
+
+def _unspeakable(text: str) -> InputError:
+    return InputError(
+        f"no call can hold {text!r} as it is",
+        hint="use names and keys without outer whitespace and line breaks, and words without the "
+        "markers of tool calls",
+        where="tools",
+    )

@@ -64,7 +64,9 @@ class Tokenizer:
         """The ids of ``text``; nothing is added. A lone surrogate is read as U+FFFD."""
         if not text.isascii():
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        # ``encode`` would find offsets too, and on megabytes of text hold the interpreter's lock.
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return list(encoding.ids)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of ``ids``; broken UTF-8 becomes U+FFFD, ids out of range become nothing."""

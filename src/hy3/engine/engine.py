@@ -217,10 +217,10 @@ def _until_end(sequence: Sequence, tokens: list[int]) -> list[int]:
 
 def _finish_reason(sequence: Sequence) -> FinishReason | None:
     """Why the sequence ends after its last token, if it does."""
-    if sequence.token_ids[-1] in sequence.stop_ids:
-        return "stop"
     if sequence.matcher and sequence.matcher.failure:
         return "abort"
+    if sequence.token_ids[-1] in sequence.stop_ids:
+        return "stop"
     if sequence.matcher and sequence.matcher.complete:
         return "stop"
     return "length" if sequence.num_left == 0 else None

@@ -31,7 +31,8 @@ class Matcher:
 
     @property
     def failure(self) -> str:
-        """Why the matcher gave up (a limit of llguidance's), or the empty string."""
+        """Why the matcher gave up, or the empty string: a limit of llguidance's, or a place in the
+        grammar that no token leads out of, such as a rule that only expands to itself."""
         return str(self._matcher.get_error())
 
     def mask(self) -> NDArray[np.bool_]:
@@ -67,7 +68,11 @@ class GrammarCompiler:
             raise _rejected(spec, str(error)) from error
         if matcher.is_error():
             raise _rejected(spec, matcher.get_error())
-        return Matcher(matcher, self._vocab_size)
+        compiled = Matcher(matcher, self._vocab_size)
+        compiled.mask()
+        if compiled.failure:
+            raise _rejected(spec, f"nothing fits it: {compiled.failure}")
+        return compiled
 
 
 def _source(spec: GrammarSpec) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from hy3.server.errors import as_api_error
+from hy3.server.errors import ApiError, as_api_error
 
 T = TypeVar("T")
 
@@ -27,8 +27,12 @@ def encode_event(data: dict[str, Any]) -> bytes:
     return f"data: {text}\n\n".encode()
 
 
-class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
+class ClientGone(ApiError):
+    """The client closed the connection: no failure, and nobody reads the answer; 499 as in logs of
+    web servers."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "client_gone", "the client closed the connection")
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:

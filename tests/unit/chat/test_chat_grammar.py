@@ -162,6 +162,30 @@ def test_unknown_choice() -> None:
         tool_grammar([], Markers())
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "words"),
+    [
+        (" f", "a", ["b"]),
+        ("f\ng", "a", ["b"]),
+        ("f<tool_sep:x>", "a", ["b"]),
+        ("f", "a\n", ["b"]),
+        ("f", "</arg_key:x>", ["b"]),
+        ("f", "a", ["b", "c</arg_value:x>"]),
+    ],
+)
+def test_what_the_parser_would_read_otherwise_is_refused(
+    name: str, key: str, words: list[str]
+) -> None:
+    def tool(name: str, key: str, words: list[str]) -> list[dict[str, Any]]:
+        properties = {key: {"type": "string", "enum": words}}
+        return [{"function": {"name": name, "parameters": {"properties": properties}}}]
+
+    assert tool_grammar(tool("f<tool_sep>", "a b", [" b\n"]), Markers(":x")), "all of it is data"
+    with pytest.raises(InputError) as caught:
+        tool_grammar(tool(name, key, words), Markers(":x"))
+    assert caught.value.where == "tools"
+
+
 def test_json_answers(model: Model) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     lark = json_grammar(schema, model.markers)

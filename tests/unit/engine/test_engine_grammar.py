@@ -117,6 +117,8 @@ def test_a_complete_grammar_leaves_the_end_token_even_before_min_tokens(compiler
         GrammarSpec("lark", "start: foo("),
         GrammarSpec("lark", "start: <no_such_marker>"),
         GrammarSpec("regex", "(a"),
+        GrammarSpec("json_schema", '{"$ref": "#"}'),
+        GrammarSpec("json_schema", '{"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}'),
     ],
 )
 def test_a_wrong_grammar_is_an_input_error(compiler, spec):
@@ -124,6 +126,16 @@ def test_a_wrong_grammar_is_an_input_error(compiler, spec):
         compiler.compile(spec)
     assert caught.value.where == spec.kind
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("draft_depth", [0, 2])
+def test_a_grammar_that_leads_nowhere_is_no_regular_end(compiler, eos, tokenizer, draft_depth):
+    endless = {"properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"]}
+    schema = {"type": "object", "additionalProperties": False, **endless}
+    spec = GrammarSpec("json_schema", json.dumps(schema))
+    text, reason = generate(compiler, eos, spec, tokenizer, 1, draft_depth)
+    assert reason == "abort"
+    assert "".join(text.split()).startswith('{"a":')
 
 
 def test_the_engine_refuses_a_grammar_without_tokenizer():

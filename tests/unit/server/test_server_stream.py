@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 from collections.abc import Iterator
 
@@ -164,3 +165,16 @@ def test_a_client_that_leaves_ends_its_request(live: Live, stream: bool) -> None
     connection.close()
     wait_until(lambda: not live.backend.running)
     assert live.backend.aborted >= sequence
+
+
+def test_a_client_that_leaves_is_no_error_in_the_log(
+    live: Live, caplog: pytest.LogCaptureFixture
+) -> None:
+    play(live, *[("a", 0.15, "")] * 6)
+    with caplog.at_level(logging.INFO, logger="hy3.server"):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(
+                f"{live.url}/v1/chat/completions", json=HELLO | {"stream": False}, timeout=0.3
+            )
+        wait_until(lambda: " 499 " in caplog.text)
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
