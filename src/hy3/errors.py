@@ -54,6 +54,13 @@ class EnvironmentFault(Hy3Error):
     exit_code = 3
 
 
+class Interrupted(Hy3Error):
+    """The user pressed Ctrl-C (exit 130)."""
+
+    kind = "interrupted"
+    exit_code = 130
+
+
 class CheckFailed(Hy3Error):
     """A verification or evaluation ran and found a failure (exit 1)."""
 

@@ -1,7 +1,7 @@
 """What a verb prints: people's text on stderr or stdout, data as one JSON object on stdout.
 
-With ``--json`` stdout carries exactly one JSON object and everything else goes to stderr; with
-``--quiet`` only results and errors are printed.
+With ``--json`` stdout carries exactly one JSON object, in ASCII because names of files need not be
+text, and everything else goes to stderr; with ``--quiet`` only results and errors are printed.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Output:
     def result(self, verb: str, data: dict[str, Any]) -> None:
         """The machine-readable result, printed only under ``--json``; the schema key is added."""
         if self.as_json:
-            print(json.dumps({"schema": f"hy3.{verb}/1", **data}, ensure_ascii=False), flush=True)
+            print(json.dumps({"schema": f"hy3.{verb}/1", **data}), flush=True)
 
 
 def print_error(error: Hy3Error, as_json: bool) -> None:
     """Two lines on stderr; under ``--json`` also the error object on stdout."""
     if as_json:
-        print(json.dumps(error.as_json(), ensure_ascii=False), flush=True)
+        print(json.dumps(error.as_json()), flush=True)
     print(f"error: {error}", file=sys.stderr)
     print(f"hint: {error.hint}", file=sys.stderr, flush=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from hy3 import __version__
+from hy3.cli.app import main
 from hy3.cli.output import Output, print_error
 from hy3.errors import CheckFailed, EnvironmentFault, Hy3Error, InputError
 
@@ -28,6 +31,59 @@ def test_unknown_option_is_a_usage_error() -> None:
     done = run("env", "--no-such-option")
     assert done.returncode == 2
     assert "--no-such-option" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word", "command"),
+    [
+        (["env", "--bad"], "--bad", "hy3 env"),
+        (["env", "more"], "more", "hy3 env"),
+        (["inspect"], "model", "hy3 inspect"),
+        (["quantize", "a", "b", "--workers", "0"], "--workers", "hy3 quantize"),
+        (["quantize", "a", "b", "--workers", "x"], "--workers", "hy3 quantize"),
+        (["no-such-verb"], "no-such-verb", "hy3"),
+    ],
+)
+def test_usage_errors_have_the_form_of_all_errors(
+    arguments: list[str], word: str, command: str
+) -> None:
+    done = run(*arguments, "--json")
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert error["kind"] == "input" and word in error["message"]
+    assert error["hint"] == f"{command} --help says what it takes"
+    assert done.stderr == f"error: {error['message']}\nhint: {error['hint']}\n"
+
+
+def test_no_arguments_show_the_help() -> None:
+    done = run()
+    assert done.returncode == 0 and "quantize" in done.stdout
+
+
+def test_an_interrupt_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hy3.cli.env.gather_environment", interrupted)
+    monkeypatch.setattr(sys, "argv", ["hy3", "env", "--json"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"]["kind"] == "interrupted"
+    assert captured.err.startswith("error: interrupted\n")
+
+
+def test_names_that_are_no_text_are_shown_escaped(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xff\xc3"
+    command = [sys.executable, "-m", "hy3.cli.app", "inspect", folder, "--json"]
+    environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert done.returncode == 2
+    where = json.loads(done.stdout.decode("ascii"))["error"]["where"]
+    assert os.fsencode(where) == folder
 
 
 def test_env_json_is_one_object() -> None:
