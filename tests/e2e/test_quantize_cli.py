@@ -51,8 +51,25 @@ def test_errors_have_their_exit_codes(source: Path, tmp_path: Path) -> None:
         (("quantize", source, tmp_path / "used"), 2, "not empty"),
         (("quantize", source, tmp_path / "out", "--scales", "best"), 2, "four-over-six"),
         (("quantize", tmp_path / "none", tmp_path / "out"), 2, "does not exist"),
+        (("quantize", source, tmp_path / "used" / "file"), 2, "is not a folder"),
+        (("quantize", source, tmp_path / "used" / "file" / "below"), 2, "is not a folder"),
+        (("inspect", "~no-such-user"), 2, "does not exist"),
+        (("verify", source, "--source", "org/name"), 2, "hub"),
     ]:
         run = hy3(*arguments)
         assert run.returncode == code and word in run.stderr
         assert "Traceback" not in run.stderr and "hint:" in run.stderr
     assert os.listdir(tmp_path / "used") == ["file"]
+
+
+def test_home_is_expanded_in_every_path(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(os.path.abspath, sys.path)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source").symlink_to(source)
+    assert hy3("quantize", "~/source", "~/out", "--quiet").returncode == 0
+    assert hy3("verify", "~/out", "--source", "~/source", "--quiet").returncode == 0
+    assert hy3("dequantize", "~/out", "~/twin", "--quiet").returncode == 0
+    assert sorted(os.listdir(tmp_path)) == ["out", "source", "twin"]

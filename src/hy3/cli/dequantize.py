@@ -20,17 +20,17 @@ def command(
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Decode an NVFP4 checkpoint to BF16, for engines that cannot read NVFP4."""
-    from hy3.cli.model_folder import model_folder
+    from hy3.cli.model_folder import expand_home, model_folder
     from hy3.quantize.dequantize import dequantize, plan_twin
     from hy3.units import format_bytes
 
-    output = Output(json_output, quiet)
+    output, out = Output(json_output, quiet), expand_home(out)
     plan = plan_twin(model_folder(source))
     twin = dequantize(plan, out, workers or os.cpu_count() or 1, output.progress)
     exactness = (
         "without loss"
         if not twin.rounded_values
-        else f"{twin.rounded_values} values rounded: its tensor scales are not powers of two"
+        else f"{twin.rounded_values} values rounded, which BF16 cannot hold"
     )
     output.text(
         f"{twin.weights} weights decoded, {exactness}; {format_bytes(plan.output_bytes)} in {out}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -10,9 +11,14 @@ from hy3.errors import InputError
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
+def expand_home(path: str | Path) -> Path:
+    """The path with a leading ``~`` resolved; one of an unknown user stays as it is."""
+    return Path(os.path.expanduser(path))
+
+
 def model_folder(model: str) -> Path:
     """The folder that MODEL names; InputError for a hub name or something that is no folder."""
-    path = Path(model).expanduser()
+    path = expand_home(model)
     if model.startswith("hf://") or (_HUB_NAME.fullmatch(model) and not path.exists()):
         raise InputError(
             "models on a hub are not supported yet",

@@ -35,11 +35,11 @@ def command(
     """Quantize the routed experts to NVFP4, streaming; run it again to resume."""
     _check_choice("--scales", scales, _RULES)
     _check_choice("--mtp", mtp, _MTP)
-    from hy3.cli.model_folder import model_folder
+    from hy3.cli.model_folder import expand_home, model_folder
     from hy3.quantize.plan import make_plan
     from hy3.quantize.recipe import load_recipe
 
-    output = Output(json_output, quiet)
+    output, out = Output(json_output, quiet), expand_home(out)
     plan = make_plan(model_folder(source), load_recipe(recipe), scales, mtp)
     result = _describe(plan) | {"out": out.resolve().name, "dry_run": dry_run}
     if dry_run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,7 +16,7 @@ _SHOWN_NAMES = 10
 
 def command(
     out: str = typer.Argument(..., help="Folder of the checkpoint to verify."),
-    source: Path | None = typer.Option(
+    source: str | None = typer.Option(
         None, "--source", help="The BF16 checkpoint that it was made from."
     ),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
@@ -29,8 +28,9 @@ def command(
 
     output = Output(json_output, quiet)
     folder = model_folder(out)
-    with output.progress("verify", bytes_to_read(folder, source)) as advance:
-        verdict = verify(folder, source, advance)
+    original = None if source is None else model_folder(source)
+    with output.progress("verify", bytes_to_read(folder, original)) as advance:
+        verdict = verify(folder, original, advance)
     _print(output, verdict)
     output.result("verify", verdict.as_json())
     if not verdict.ok:

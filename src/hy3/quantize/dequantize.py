@@ -30,6 +30,7 @@ from hy3.errors import EnvironmentFault, InputError
 from hy3.kernels.nvfp4_decode import decode_to_bf16
 from hy3.nvfp4.codec import E4M3_NAN, decode_e4m3
 from hy3.quantize.export import CONFIG_NAME, export_small_files
+from hy3.quantize.output_folder import make_folder
 from hy3.quantize.threads import Stopped, finished_shards
 
 CHUNK_BYTES = 4 * 2**20
@@ -179,8 +180,8 @@ def _check_source(folder: Path, census: Census) -> None:
 
 
 def _make_empty(out: Path) -> None:
+    make_folder(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         strangers = sorted(os.listdir(out))
     except OSError as error:
         raise EnvironmentFault(

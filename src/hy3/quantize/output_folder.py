@@ -39,15 +39,11 @@ class OutputFolder:
         self._state_lock = threading.Lock()
 
     def __enter__(self) -> OutputFolder:
+        make_folder(self.path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             self._lock_descriptor = _lock(self.path / LOCK_NAME)
         except OSError as error:
-            raise EnvironmentFault(
-                f"cannot be used ({error.strerror})",
-                hint="name a folder that can be written to",
-                where=str(self.path),
-            ) from error
+            raise _unusable(self.path, error) from error
         return self
 
     def __exit__(
@@ -145,6 +141,28 @@ class OutputFolder:
     def _holds(self, name: str, shard: FinishedShard) -> bool:
         path = self.path / name
         return path.exists() and stamp_of(path) == shard.stamp
+
+
+def make_folder(path: Path) -> None:
+    """Make OUT if it is not there; InputError when something else bears its name."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(
+            "is not a folder, or lies in something that is none",
+            hint="name a new or empty folder",
+            where=str(path),
+        ) from error
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"cannot be used ({error.strerror})",
+        hint="name a folder that can be written to",
+        where=str(path),
+    )
 
 
 def _lock(path: Path) -> int:
