@@ -140,10 +140,11 @@ def read_json_if_there(path: Path) -> dict[str, Any]:
 
 
 def _vocabulary(tokenizer: dict[str, Any]) -> Iterator[str]:
-    for token in tokenizer.get("added_tokens") or []:
+    added, model = tokenizer.get("added_tokens"), tokenizer.get("model")
+    for token in added if isinstance(added, list) else []:
         if isinstance(token, dict) and isinstance(token.get("content"), str):
             yield token["content"]
-    vocabulary = (tokenizer.get("model") or {}).get("vocab")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
         yield from vocabulary
 

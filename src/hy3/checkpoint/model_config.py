@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hy3.checkpoint.strict_json import is_text
 from hy3.errors import InputError
 
 
@@ -57,7 +58,10 @@ class Hy3Config:
 def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that must hold an object; every failure is an InputError."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text)
+        if "\\u" in text and not is_text(value):
+            raise ValueError("half of a surrogate pair is not text")
     except OSError as error:
         raise InputError(
             f"cannot be read ({error.strerror})",

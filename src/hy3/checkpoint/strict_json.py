@@ -40,6 +40,8 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise JsonFault(f"is not valid JSON ({error.msg})", offset) from error
     except (ValueError, RecursionError) as error:
         raise JsonFault(f"is not valid JSON ({error})", 0) from error
+    if b"\\u" in raw and not is_text(value):
+        raise JsonFault("holds half of a surrogate pair, which is not text", 0)
     if isinstance(value, _Repeated):
         first = key_offset(raw, value.key)
         second = key_offset(raw, value.key, first + 1)
@@ -51,6 +53,18 @@ def parse_object(raw: bytes) -> dict[str, Any]:
             reason = f"has the key {item.key!r} twice in the entry {key!r}"
             raise JsonFault(reason, key_offset(raw, key), key)
     return value
+
+
+def is_text(value: Any) -> bool:
+    """Whether every string of a parsed value can be written again.
+
+    An escape such as ``\\ud800`` that stands alone parses, but no encoding has it.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False, default=vars).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def key_offset(raw: bytes, key: str, start: int = 0) -> int:

@@ -87,3 +87,12 @@ def test_marker_strings() -> None:
     assert markers.arg_value_open == "<arg_value:s>"
     assert len(set(markers.tool_markup)) == 9
     assert Markers().tool_sep == "<tool_sep>"
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [{"added_tokens": 5}, {"added_tokens": ["<think:x>"]}, {"model": [1]}, {"model": {"vocab": 7}}],
+)
+def test_a_tokenizer_of_another_form_says_nothing(tmp_path: Path, tokenizer: object) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert find_marker_suffix(tmp_path) is None

@@ -52,6 +52,7 @@ REJECTED = [
     (b'{"w":' + b"9" * 5000 + b"}", b"", "not valid JSON", "", 8),
     (TWICE, b"x", "has the key 'w' twice", "w", 8 + TWICE.rindex(b'"w"')),
     (INNER, b"x", "has the key 'dtype' twice in the entry 'w'", "w", 9),
+    (rb'{"__metadata__":{"a":"\udc00"}}', b"", "half of a surrogate pair", "", 8),
     ({"__metadata__": []}, b"", "__metadata__ is not an object", "__metadata__", 9),
     ({"__metadata__": {"a": 1}}, b"", "value of 'a' is not a string", "__metadata__", 9),
     ({"w\n": entry(0, 1)}, b"x", "control characters", "w\n", 9),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hy3.checkpoint.model_config import load_config, parse_config
+from hy3.checkpoint.model_config import load_config, parse_config, read_json_object
 from hy3.errors import InputError
 
 # Field values of tencent/Hy3, revision 716aa7241bd6d95896be4ebfc761162a9c4d49ef.
@@ -104,7 +104,12 @@ def test_keys_that_save_pretrained_drops_are_missed(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "part"),
-    [(b"{", "not valid JSON"), (b"[]", "not an object"), (b"\xff\xfe", "not valid JSON")],
+    [
+        (b"{", "not valid JSON"),
+        (b"[]", "not an object"),
+        (b"\xff\xfe", "not valid JSON"),
+        (rb'{"a": {"b": ["\ud800"]}}', "surrogate"),
+    ],
 )
 def test_unreadable_files(tmp_path: Path, content: bytes, part: str) -> None:
     (tmp_path / "config.json").write_bytes(content)
@@ -119,3 +124,8 @@ def test_unreadable_files(tmp_path: Path, content: bytes, part: str) -> None:
 def test_a_real_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(HY3), encoding="utf-8")
     assert load_config(tmp_path) == parse_config(HY3)
+
+
+def test_escaped_pairs_are_text(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(rb'{"a": "\ud83d\ude00 \u00fc"}')
+    assert read_json_object(tmp_path / "a.json") == {"a": "\U0001f600 \u00fc"}
