@@ -13,6 +13,7 @@ from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.model_config import Hy3Config, read_json_object
 from hy3.checkpoint.names import (
+    expected_packed_tensors,
     expected_tensors,
     inner_name,
     is_mtp,
@@ -45,7 +46,7 @@ def check_layout(
     yield _check_tensors(census)
     wrong = [f"{each.name}: {each.found}, not {each.expected}" for each in census.mismatched]
     yield judge("dtypes", wrong, "tensors have a wrong dtype or shape", "all are as expected")
-    yield _check_recipe(census, config, manifest)
+    yield _check_recipe(checkpoint, census, config, manifest)
     raw = read_json_object(folder / "config.json")
     yield _check_model_dtype(raw)
     yield from _check_matching(folder, raw, config, census)
@@ -69,19 +70,24 @@ def _check_tensors(census: Census) -> Check:
     return Check("tensors", "pass", f"all tensors of {len(census.forms)} weights are there")
 
 
-def _check_recipe(census: Census, config: Hy3Config, manifest: Manifest | None) -> Check:
+def _check_recipe(
+    checkpoint: Checkpoint, census: Census, config: Hy3Config, manifest: Manifest | None
+) -> Check:
     if manifest is None:
         return not_proved("recipe", "no manifest says what became what")
     parameters = manifest.parameters
     if parameters.recipe != _RECIPE or parameters.mtp not in ("same", "bf16"):
         return not_proved("recipe", f"recipe {parameters.recipe!r} is unknown to this version")
-    wrong = []
+    # Scales of activations or of the KV cache are no strangers, yet no recipe of ours writes them.
+    written = expected_packed_tensors(config, quantize_mtp=parameters.mtp == "same")
+    others = checkpoint.tensors.keys() - written.keys() - census.forms.keys()
+    wrong = [f"{name} is not of the recipe" for name in sorted(others - {*census.unexpected})]
     for name, form in census.forms.items():
         packed = is_routed_expert(name) and (parameters.mtp == "same" or not is_mtp(name, config))
         if form != (NVFP4 if packed else BF16):
             wrong.append(f"{name} is {form}")
     fine = f"forms are those of {parameters.recipe}, mtp {parameters.mtp}"
-    return judge("recipe", wrong, "weights have another form than the recipe gives", fine)
+    return judge("recipe", wrong, "tensors are not what the recipe gives", fine)
 
 
 def _check_model_dtype(raw: dict[str, Any]) -> Check:

@@ -19,6 +19,7 @@ from support.planted import (
     check_of,
     drop,
     edit_config,
+    make_foreign,
     only_failure,
     rewrite,
     statuses,
@@ -61,6 +62,18 @@ def test_extra_tensor(source, out):
 
     rewrite(source, out, change)
     only_failure(verify(out), "tensors", "is extra: engines want model.layers.1.mlp.shared_mlp")
+
+
+@pytest.mark.parametrize("name", [f"{GATE}.input_global_scale", "model.layers.1.self_attn.k_scale"])
+def test_scales_that_the_recipe_does_not_write(source, out, name):
+    def change(contents):
+        if BIAS in contents:
+            contents[name] = (TensorSpec(name, "F32", (1,)), np.ones(1, np.float32))
+
+    rewrite(source, out, change)
+    only_failure(verify(out), "recipe", f"{name} is not of the recipe")
+    make_foreign(out)
+    assert verify(out).ok
 
 
 def test_expert_bias_not_f32(source, out):
