@@ -46,7 +46,10 @@ class CachedModel:
 
     def __init__(self, vocab_size=VOCAB, eos_token_ids=(EOS,)):
         self.config = SimpleNamespace(
-            vocab_size=vocab_size, num_mtp_layers=1, eos_token_ids=eos_token_ids
+            vocab_size=vocab_size,
+            num_mtp_layers=1,
+            max_positions=4096,
+            eos_token_ids=eos_token_ids,
         )
         self.table = random_logits(vocab_size)
 

@@ -45,6 +45,13 @@ class Engine:
                 hint="use a draft depth of 0",
                 where="draft_depth",
             )
+        if config.max_context > model.config.max_positions:
+            raise InputError(
+                f"a context of {config.max_context} exceeds the model's "
+                f"{model.config.max_positions} positions",
+                hint="use a shorter context",
+                where="max_context",
+            )
         self.config = config
         self.vocab_size = model.config.vocab_size
         self._eos_ids = frozenset(model.config.eos_token_ids if eos_ids is None else eos_ids)

@@ -33,8 +33,10 @@ class Hy3Model:
         self.weights = weights
         self.device = weights.embedding.device
         self.dtype = weights.embedding.dtype
-        frequencies = inverse_frequencies(config.rope_theta, config.head_dim)
-        self._frequencies = frequencies.to(self.device)
+        # Once for all positions: sines of a step's few angles cost more than its products.
+        frequencies = inverse_frequencies(config.rope_theta, config.head_dim).to(self.device)
+        positions = torch.arange(config.max_positions, device=self.device)
+        self._cos, self._sin = rope_tables(positions, frequencies, self.dtype)
 
     def new_pool(
         self, num_blocks: int, block_size: int, dtype: torch.dtype | None = None
@@ -83,7 +85,7 @@ class Hy3Model:
         return head_logits(hidden, self.weights.head, self.config.lm_head_fp32)
 
     def _rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return rope_tables(positions, self._frequencies, self.dtype)
+        return F.embedding(positions, self._cos), F.embedding(positions, self._sin)
 
     def _trunk(self, token_ids: Tensor, rows: Rows) -> Tensor:
         hidden = F.embedding(token_ids, self.weights.embedding)

@@ -271,6 +271,11 @@ def test_requests_that_can_never_run_are_refused(model, tmp_path):
         engine.add(Request("g", (1,), GREEDY))
 
 
+def test_the_context_is_bounded_by_the_models_positions(model):
+    with pytest.raises(InputError, match="2048 positions"):
+        make_engine(model, max_context=2049)
+
+
 def test_drafts_need_an_mtp_layer(tmp_path):
     folder = make_random(tmp_path / "m", num_nextn_predict_layers=0, **SHALLOW)
     model = load_model(folder)
