@@ -31,6 +31,7 @@ class Script:
     counting: str = "ids"  # "ids", "continuous", "final" or "none"
     histogram: Any = None
     fault: str | None = None  # "429", "error", "cut" or "malformed", after half the chunks
+    extra: dict[str, Any] | None = None  # sent as it is before [DONE]
 
     @property
     def decode_tokens(self) -> int:
@@ -116,6 +117,8 @@ class TimedServer:
         self.drafts += len(sizes)
         self.accepted[0] += sum(size > 1 for size in sizes)
         self.accepted[1] += sum(size > 2 for size in sizes)
+        if script.extra is not None:
+            await _send(response, script.extra)
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
 

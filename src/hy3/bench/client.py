@@ -21,6 +21,9 @@ import aiohttp
 from hy3.errors import InputError
 
 CONNECT_TIMEOUT_S = 10.0
+_TEXTS = ("content", "reasoning", "reasoning_content", "text", "finish_reason")
+_CALL_TEXTS = ("id", "name", "arguments")
+_MAX_CALLS = 1024  # of one message; a larger index is no index
 
 
 class RequestFailure(Exception):
@@ -113,7 +116,11 @@ class Endpoint:
 
     async def models(self) -> list[dict[str, Any]]:
         """The entries of ``/models``."""
-        return list(_json_object(await self.get_text(f"{self.base_url}/models")).get("data", []))
+        text = await self.get_text(f"{self.base_url}/models")
+        models = _objects(_json_object(text).get("data"))
+        if models is None or not all(isinstance(model.get("id"), str) for model in models):
+            raise RequestFailure("malformed", f"not a list of models: {text[:200]!r}")
+        return models
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """A request that is answered by one JSON object."""
@@ -150,7 +157,43 @@ def _event(payload: str) -> dict[str, Any]:
     data = _json_object(payload)
     if data.get("error"):
         raise RequestFailure("error_event", _error_message(data))
+    if not _is_chunk(data):
+        raise RequestFailure("malformed", f"not a completion chunk: {payload[:200]!r}")
     return data
+
+
+def _is_chunk(data: dict[str, Any]) -> bool:
+    """Whether all that is read of a chunk has the type that OpenAI's API gives it, or is null."""
+    choices = _objects(data.get("choices"))
+    deltas = _objects([choice.get("delta") or {} for choice in choices or ()])
+    if choices is None or deltas is None or not _is_usage(data.get("usage") or {}):
+        return False
+    calls = [_objects(delta.get("tool_calls")) for delta in deltas]
+    pieces = [piece for group in calls for piece in group or ()]
+    functions = _objects([piece.get("function") or {} for piece in pieces])
+    if None in calls or functions is None:
+        return False
+    if not all(piece.get("index", 0) in range(_MAX_CALLS) for piece in pieces):
+        return False
+    texts = [item.get(name) for item in (*deltas, *choices) for name in _TEXTS]
+    texts += [item.get(name) for item in (*functions, *pieces) for name in _CALL_TEXTS]
+    return all(text is None or isinstance(text, str) for text in texts)
+
+
+def _is_usage(usage: Any) -> bool:
+    if not isinstance(usage, dict):
+        return False
+    counts = [usage.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")]
+    details = usage.get("prompt_tokens_details") or {}
+    return all(isinstance(count, int) for count in counts) and isinstance(details, dict)
+
+
+def _objects(value: Any) -> list[dict[str, Any]] | None:
+    """A list of objects, empty for null; None if it is something else."""
+    if value is None:
+        return []
+    fits = isinstance(value, list) and all(isinstance(item, dict) for item in value)
+    return value if fits else None
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -99,14 +99,14 @@ def build_trace(
     counted_by, counts = count_tokens(chunks, usage_tokens)
     if failure is None and counted_by is None:
         failure = RequestFailure("no_usage", "the server sent neither token ids nor usage")
-    choices = [choice for event in events for choice in event.data.get("choices", ())]
+    choices = [choice for event in events for choice in event.data.get("choices") or ()]
     details = usage.get("prompt_tokens_details") or {}
     return RequestTrace(
         stream=stream,
         started_s=started_s,
         finished_s=finished_s,
         reads=_merge_reads(chunks, counts),
-        prompt_tokens=usage.get("prompt_tokens", 0),
+        prompt_tokens=usage.get("prompt_tokens") or 0,
         cached_tokens=details.get("cached_tokens") or 0,
         usage_tokens=usage_tokens,
         finish_reason=next((c["finish_reason"] for c in choices if c.get("finish_reason")), None),

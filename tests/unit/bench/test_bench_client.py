@@ -73,6 +73,34 @@ def test_failures_are_told_apart(fault: str, reason: str, detail: str) -> None:
     assert trace.output_tokens == (0 if fault == "429" else 14)
 
 
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": 5},
+        {"choices": [1]},
+        {"choices": [{"delta": "x"}]},
+        {"choices": [{"delta": {"content": 5}}]},
+        {"choices": [{"text": {}}]},
+        {"choices": [{"delta": {"tool_calls": [1]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 10**9}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": {}}}]}}]},
+        {"usage": [1]},
+        {"usage": {"completion_tokens": "7"}},
+    ],
+)
+def test_a_chunk_of_other_types_is_malformed(chunk: dict) -> None:
+    with timed_server(Script(extra=chunk, delay_s=0.001)) as server:
+        trace = ask(server)
+    assert trace.failure == "malformed"
+    assert "not a completion chunk" in trace.detail
+
+
+def test_null_stands_for_what_is_not_there() -> None:
+    chunk = {"choices": None, "usage": None}
+    with timed_server(Script(extra=chunk, delay_s=0.001)) as server:
+        assert ask(server).failure is None
+
+
 def test_a_refused_connection() -> None:
     with socket.socket() as holder:  # bound, never listening: connecting is refused
         holder.bind(("127.0.0.1", 0))
