@@ -3,12 +3,11 @@ PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-TORCH_FREE := src/hy3/errors.py src/hy3/units.py src/hy3/cli src/hy3/checkpoint src/hy3/chat
-TORCH_FREE += $(addprefix src/hy3/engine/,request.py config.py stats.py) src/hy3/bench src/hy3/report
-TORCH_FREE += src/hy3/evaluate/bootstrap.py src/hy3/demo src/hy3/server src/hy3/hardware
-TORCH_FREE += $(addprefix src/hy3/quantize/,verdict.py check_layout.py check_data.py)
+TORCH_FREE := $(addprefix src/hy3/,errors.py units.py cli checkpoint chat server bench report demo hardware)
+TORCH_FREE += $(addprefix src/hy3/engine/,request.py config.py stats.py kv_blocks.py history.py sequence.py scheduler.py)
 TORCH_FREE += $(addprefix src/hy3/quantize/,recipe.py plan.py export.py card.py output_folder.py threads.py)
-TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py)
+TORCH_FREE += $(addprefix src/hy3/quantize/,verdict.py check_layout.py check_data.py)
+TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py) src/hy3/evaluate/bootstrap.py
 
 .PHONY: demo test test-long lint types clean
 
@@ -24,8 +23,6 @@ test-long: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-
-TORCH_FREE += $(addprefix src/hy3/engine/,kv_blocks.py history.py sequence.py scheduler.py)
 
 types: $(VENV)/.dev
 	$(BIN)/mypy $(TORCH_FREE)
