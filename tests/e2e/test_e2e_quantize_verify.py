@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hy3.checkpoint.file_hash import hash_file
 from hy3.cli.app import app
-from hy3.quantize.check_data import hash_file
 from support.quantized import make_quantized
 from support.scripted import make_random
 

@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hy3.checkpoint.engine_rules import RuleConflict
+from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.header import TensorSpec, encode_header
 from hy3.checkpoint.index import INDEX_NAME, open_checkpoint
-from hy3.checkpoint.manifest import MANIFEST_NAME, FileHash, Manifest, Parameters, read_manifest
+from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters, read_manifest
 from hy3.checkpoint.quantization_config import parse_quantization_config
 from hy3.checkpoint.resume import RESUME_NAME, read_resume_state
 from hy3.errors import InputError

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hy3.checkpoint.header import TensorSpec
+from hy3.checkpoint.file_hash import hash_file
+from hy3.checkpoint.header import TensorSpec, read_header
 from hy3.checkpoint.index import INDEX_NAME, open_checkpoint
 from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters
 from hy3.checkpoint.model_config import load_config
@@ -19,7 +20,6 @@ from hy3.checkpoint.reader import TensorReader
 from hy3.checkpoint.writer import ShardWriter
 from hy3.nvfp4.scales import tensor_scale
 from hy3.nvfp4.tensor import quantize
-from hy3.quantize.check_data import hash_file
 
 Contents = list[tuple[TensorSpec, np.ndarray]]
 
@@ -82,8 +82,6 @@ def write_index(folder: Path) -> None:
     (folder / INDEX_NAME).unlink(missing_ok=True)
     weight_map: dict[str, str] = {}
     total = 0
-    from hy3.checkpoint.header import read_header
-
     for path in sorted(folder.glob("*.safetensors")):
         header = read_header(path)
         weight_map |= dict.fromkeys(header.tensors, path.name)

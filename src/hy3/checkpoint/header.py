@@ -104,6 +104,12 @@ def read_header(path: Path) -> Header:
     return Header(path, {info.name: info for info in infos}, metadata, data_start, file_bytes)
 
 
+def read_head(header: Header) -> bytes:
+    """The bytes of its file before the data section."""
+    with header.path.open("rb") as file:
+        return file.read(header.data_start)
+
+
 def encode_header(tensors: Sequence[TensorSpec], metadata: dict[str, str]) -> bytes:
     """The length and JSON of a file that stores ``tensors`` in the given order without holes.
 

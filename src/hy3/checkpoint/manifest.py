@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.strict_json import JsonFault, parse_object
 from hy3.errors import InputError
 
@@ -28,14 +29,6 @@ class Parameters:
     scales: str  # "max", "four-over-six" or "exact"
     mtp: str  # "same" or "bf16"
     hy3_version: str
-
-
-@dataclass(frozen=True)
-class FileHash:
-    """One file as it must be."""
-
-    sha256: str  # 64 lower-case hexadecimal digits
-    size_bytes: int
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from typing import Any
 from hy3.checkpoint.strict_json import is_text
 from hy3.errors import InputError
 
+CONFIG_NAME = "config.json"
+
 
 @dataclass(frozen=True)
 class Hy3Config:
@@ -85,11 +87,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 def load_config(folder: Path) -> Hy3Config:
     """Read ``folder/config.json``; raises InputError naming the key that is wrong."""
-    path = folder / "config.json"
+    path = folder / CONFIG_NAME
     return parse_config(read_json_object(path), where=str(path))
 
 
-def parse_config(raw: dict[str, Any], where: str = "config.json") -> Hy3Config:
+def parse_config(raw: dict[str, Any], where: str = CONFIG_NAME) -> Hy3Config:
     """Check and convert the keys; source: vLLM 0.33, SGLang 0.5.23 and transformers 5.17."""
     keys = _Keys(raw, where)
     if raw.get("model_type") != "hy_v3":

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hy3.checkpoint.manifest import FileHash, Parameters
+from hy3.checkpoint.file_hash import FileHash
+from hy3.checkpoint.manifest import Parameters
 from hy3.checkpoint.strict_json import JsonFault, parse_object
 from hy3.errors import InputError
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hy3.checkpoint.manifest import FileHash
+from hy3.checkpoint.file_hash import FileHash
 from hy3.quantize.plan import Plan
 from hy3.units import format_bytes
 
-# class -> sums of: squared error, the same under rule max, squared weight
 CARD_NAME = "README.md"
+# class -> sums of: squared error, the same under rule max, squared weight
 ErrorSums = dict[str, tuple[float, float, float]]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hy3.checkpoint.engine_rules import engine_module
-from hy3.checkpoint.header import TensorInfo
-from hy3.checkpoint.manifest import MANIFEST_NAME, FileHash, Manifest
+from hy3.checkpoint.file_hash import FileHash, hash_file
+from hy3.checkpoint.header import TensorInfo, read_head
+from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest
 from hy3.checkpoint.names import module_of, partner_of
 from hy3.checkpoint.reader import TensorReader
-from hy3.errors import InputError
+from hy3.quantize.progress import Advance
 from hy3.quantize.verdict import Check, judge, not_proved
 
 CHUNK_BYTES = 8 * 2**20
@@ -30,8 +31,6 @@ _E4M3_NAN = 0x7F
 _E4M3_MAX = 448.0
 # Marlin keeps a scale only if it is at least this after the rescale of its layer.
 _MARLIN_FLOOR = 2.0**-6
-
-Progress = Callable[[int], None]
 
 
 @dataclass
@@ -48,19 +47,17 @@ class ShardFindings:
     zero_codes: list[str] = field(default_factory=list)
 
 
-def scan_shard(reader: TensorReader, shard: str, progress: Progress) -> ShardFindings:
+def scan_shard(reader: TensorReader, shard: str, advance: Advance) -> ShardFindings:
     """Read one shard of the reader's checkpoint and look at every byte."""
     header = reader.checkpoint.headers[shard]
-    digest = hashlib.sha256()
-    with header.path.open("rb") as file:
-        digest.update(file.read(header.data_start))
+    digest = hashlib.sha256(read_head(header))
     findings = ShardFindings(FileHash("", header.file_bytes))
     for name, info in header.tensors.items():
         looker = _Looker(info)
         for chunk in reader.chunks(name, CHUNK_BYTES):
             digest.update(chunk)
             looker.look(chunk)
-            progress(len(chunk))
+            advance(len(chunk))
         looker.report(findings)
     findings.file_hash = FileHash(digest.hexdigest(), header.file_bytes)
     return findings
@@ -218,19 +215,3 @@ def check_hashes(
     return judge(
         "hashes", faults, "files differ from the manifest", f"{len(manifest.outputs)} files match"
     )
-
-
-def hash_file(path: Path) -> FileHash:
-    """SHA-256 of a whole file, read in chunks."""
-    digest = hashlib.sha256()
-    size = 0
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
-    except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror})", hint="check its permissions", where=str(path)
-        ) from error
-    return FileHash(digest.hexdigest(), size)

@@ -11,7 +11,7 @@ from hy3.checkpoint.engine_rules import RuleConflict, engine_module, sglang_modu
 from hy3.checkpoint.forms import BF16, FP8, NVFP4, NVFP4_FORMS
 from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.manifest import Manifest
-from hy3.checkpoint.model_config import Hy3Config, read_json_object
+from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, read_json_object
 from hy3.checkpoint.names import (
     expected_packed_tensors,
     expected_tensors,
@@ -47,7 +47,7 @@ def check_layout(
     wrong = [f"{each.name}: {each.found}, not {each.expected}" for each in census.mismatched]
     yield judge("dtypes", wrong, "tensors have a wrong dtype or shape", "all are as expected")
     yield _check_recipe(checkpoint, census, config, manifest)
-    raw = read_json_object(folder / "config.json")
+    raw = read_json_object(folder / CONFIG_NAME)
     yield _check_model_dtype(raw)
     yield from _check_matching(folder, raw, config, census)
 

@@ -15,14 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hy3.checkpoint.census import Census
+from hy3.checkpoint.file_hash import FileHash, hash_file
 from hy3.checkpoint.forms import BF16, MODELOPT_NVFP4, NVFP4_FORMS
-from hy3.checkpoint.manifest import FileHash, Manifest
+from hy3.checkpoint.header import read_head
+from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.model_config import Hy3Config
 from hy3.checkpoint.names import is_mtp, module_of, tensor_class
 from hy3.checkpoint.reader import TensorReader
 from hy3.kernels.scale_search import quantize_bits
 from hy3.kernels.stored_errors import stored_errors
-from hy3.quantize.check_data import CHUNK_BYTES, Progress, hash_file
+from hy3.quantize.check_data import CHUNK_BYTES
+from hy3.quantize.progress import Advance
 from hy3.quantize.verdict import Check, ClassError, judge, not_proved
 
 # A group may be worse than under rule max by no more than the rounding of its fp32 sum.
@@ -54,19 +57,17 @@ class SourceComparison:
         self.source, self.made = source, made
         self.census, self.config = census, config
 
-    def compare_shard(self, shard: str, progress: Progress) -> SourceFindings:
+    def compare_shard(self, shard: str, advance: Advance) -> SourceFindings:
         """Read one shard of the source whole, and what was made of its tensors."""
         header = self.source.checkpoint.headers[shard]
-        digest = hashlib.sha256()
-        with header.path.open("rb") as file:
-            digest.update(file.read(header.data_start))
+        digest = hashlib.sha256(read_head(header))
         findings = SourceFindings(FileHash("", header.file_bytes))
         for name, info in header.tensors.items():
             quantized = self.census.forms.get(name) in NVFP4_FORMS and info.dtype == "BF16"
             compare = self._compare_groups if quantized else self._compare_copy
             for chunk in compare(name, findings):
                 digest.update(chunk)
-                progress(chunk.nbytes)
+                advance(chunk.nbytes)
         findings.file_hash = FileHash(digest.hexdigest(), header.file_bytes)
         return findings
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,20 +20,19 @@ from hy3.checkpoint.census import Census, take_census
 from hy3.checkpoint.forms import BF16, INPUT_SCALES, MODELOPT_NVFP4, NVFP4_FORMS, parts_of
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import Checkpoint, open_checkpoint
-from hy3.checkpoint.model_config import parse_config, read_json_object
+from hy3.checkpoint.model_config import CONFIG_NAME, parse_config, read_json_object
 from hy3.checkpoint.names import expected_tensors
 from hy3.checkpoint.reader import TensorReader
 from hy3.checkpoint.writer import ShardWriter, write_file_durably
 from hy3.errors import EnvironmentFault, InputError
 from hy3.kernels.nvfp4_decode import decode_to_bf16
 from hy3.nvfp4.codec import E4M3_NAN, decode_e4m3
-from hy3.quantize.export import CONFIG_NAME, export_small_files
+from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import make_folder
+from hy3.quantize.progress import Advance, Progress
 from hy3.quantize.threads import Stopped, finished_shards
 
 CHUNK_BYTES = 4 * 2**20
-Advance = Callable[[int], None]
-Progress = Callable[[str, int], AbstractContextManager[Advance]]
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from typing import Any
 from hy3.chat.markers import find_marker_suffix
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import INDEX_NAME
-from hy3.checkpoint.model_config import read_json_object
+from hy3.checkpoint.model_config import CONFIG_NAME, read_json_object
 from hy3.errors import InputError
 
-CONFIG_NAME = "config.json"
 _COPIED = ("*.json", "*.jinja", "*.tiktoken", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*")
-_MADE_HERE = ("config.json", "*.safetensors.index.json", "README.md", "hy3_*", ".*")
+_MADE_HERE = (CONFIG_NAME, "*.safetensors.index.json", "README.md", "hy3_*", ".*")
 
 
 def export_config(raw: dict[str, Any], quantization_config: dict[str, Any] | None) -> bytes:

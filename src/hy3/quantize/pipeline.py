@@ -7,23 +7,24 @@ crash costs at most the shards that were under way.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from hy3.checkpoint.manifest import FileHash, Manifest
+from hy3.checkpoint.file_hash import FileHash, hash_bytes, hash_file
+from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.quantization_config import nvfp4_experts_config
 from hy3.checkpoint.reader import TensorReader
 from hy3.checkpoint.resume import FinishedShard
 from hy3.checkpoint.writer import write_file_durably
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
 from hy3.quantize.card import CARD_NAME, ErrorSums, write_card
-from hy3.quantize.check_data import hash_file
 from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import OutputFolder
-from hy3.quantize.plan import Plan, hash_bytes
-from hy3.quantize.stream import Advance, ShardStreamer, check_unchanged
+from hy3.quantize.plan import Plan
+from hy3.quantize.progress import Progress
+from hy3.quantize.stream import ShardStreamer, check_unchanged
 from hy3.quantize.threads import finished_shards
 from hy3.units import format_bytes
 
@@ -31,9 +32,6 @@ from hy3.units import format_bytes
 # its errors and the copies of arrays between calls: three times the weight covers them.
 _WORK_BYTES = 600 * 10**6
 _WORK_PER_WEIGHT_BYTE = 3
-
-# progress(label, total bytes) gives a context whose value takes the bytes done since its last call
-Progress = Callable[[str, int], AbstractContextManager[Advance]]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,16 @@ from typing import Any
 
 from hy3 import __version__
 from hy3.checkpoint.census import Census, take_census
+from hy3.checkpoint.file_hash import FileHash, hash_bytes
 from hy3.checkpoint.header import TensorInfo, TensorSpec
 from hy3.checkpoint.index import INDEX_NAME, Checkpoint, open_checkpoint
-from hy3.checkpoint.manifest import FileHash, Parameters
-from hy3.checkpoint.model_config import Hy3Config, parse_config, read_json_object
+from hy3.checkpoint.manifest import Parameters
+from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config, read_json_object
 from hy3.checkpoint.names import GROUP_SIZE, is_mtp, packed_specs, partner_of, tensor_class
 from hy3.checkpoint.resume import FileStamp, stamp_of
 from hy3.errors import InputError
 from hy3.quantize.recipe import NVFP4, Recipe
 
-CONFIG_NAME = "config.json"
 # Keeps the bytes of a packed weight a multiple of 4, so that what follows stays aligned.
 _ELEMENTS_MULTIPLE = 64
 
@@ -130,11 +129,6 @@ def make_plan(folder: Path, recipe: Recipe, scales: str, mtp: str) -> Plan:
         stamps=stamps,
         small_hashes={name: hash_bytes((folder / name).read_bytes()) for name in small},
     )
-
-
-def hash_bytes(data: bytes) -> FileHash:
-    """Digest and size of a small file's content."""
-    return FileHash(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def _step(info: TensorInfo, recipe: Recipe, config: Hy3Config, mtp: str, path: Path) -> Step:

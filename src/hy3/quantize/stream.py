@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hy3.checkpoint.header import Header, TensorInfo
-from hy3.checkpoint.manifest import FileHash
+from hy3.checkpoint.file_hash import FileHash
+from hy3.checkpoint.header import TensorInfo, read_head
 from hy3.checkpoint.reader import TensorReader
 from hy3.checkpoint.resume import FinishedShard, stamp_of
 from hy3.checkpoint.writer import ShardWriter
@@ -23,11 +23,10 @@ from hy3.errors import InputError
 from hy3.kernels.scale_search import largest_magnitude, quantize_bits
 from hy3.nvfp4.scales import tensor_scale
 from hy3.quantize.plan import Plan, Step
+from hy3.quantize.progress import Advance
 from hy3.quantize.threads import Stopped
 
 CHUNK_BYTES = 4 * 2**20
-
-Advance = Callable[[int], None]
 
 
 class ShardStreamer:
@@ -45,7 +44,7 @@ class ShardStreamer:
         header = self.plan.checkpoint.headers[shard]
         steps = self.plan.shards[shard]
         specs = [spec for step in steps for spec in step.outputs]
-        digest = hashlib.sha256(_read_head(header))
+        digest = hashlib.sha256(read_head(header))
         errors: dict[str, tuple[float, float, float]] = {}
         with ShardWriter(self.out / shard, specs, header.metadata | {"format": "pt"}) as writer:
             for step in steps:
@@ -140,11 +139,6 @@ def check_unchanged(plan: Plan, name: str) -> None:
             hint="leave the source alone and quantize it again into an empty folder",
             where=str(path),
         )
-
-
-def _read_head(header: Header) -> bytes:
-    with header.path.open("rb") as file:
-        return file.read(header.data_start)
 
 
 def _add(

@@ -9,23 +9,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from hy3.checkpoint.census import take_census
 from hy3.checkpoint.index import Checkpoint, open_checkpoint
 from hy3.checkpoint.manifest import Manifest, read_manifest
-from hy3.checkpoint.model_config import load_config
+from hy3.checkpoint.model_config import CONFIG_NAME, load_config
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
 from hy3.nvfp4.scales import RULES
-from hy3.quantize.check_data import (
-    Progress,
-    check_data,
-    check_hashes,
-    scan_shard,
-)
+from hy3.quantize.check_data import check_data, check_hashes, scan_shard
 from hy3.quantize.check_layout import check_layout
 from hy3.quantize.check_source import (
     SourceComparison,
@@ -33,6 +27,8 @@ from hy3.quantize.check_source import (
     check_source_hashes,
     sum_errors,
 )
+from hy3.quantize.progress import Advance
+from hy3.quantize.threads import Stopped, finished_shards
 from hy3.quantize.verdict import Check, Verdict, not_proved
 
 _MAX_WORKERS = 8
@@ -43,19 +39,19 @@ _LAYOUT = ("tensors", "dtypes", "recipe", "model_dtype", "vllm_matching", "sglan
 T = TypeVar("T")
 
 
-def verify(folder: Path, source: Path | None = None, progress: Progress | None = None) -> Verdict:
+def verify(folder: Path, source: Path | None = None, advance: Advance | None = None) -> Verdict:
     """Check the checkpoint in ``folder``, against ``source`` when it is given.
 
     Args:
         folder: the checkpoint to be judged; an unsound file in it is a failed check.
         source: the BF16 checkpoint that it was made from; an unsound one is an InputError.
-        progress: called with the number of bytes read since the last call, from any thread.
+        advance: called with the number of bytes read since the last call, from any thread.
 
     Raises:
         InputError: when ``folder`` holds no config.json, or ``source`` is unsound.
     """
     opened_source = open_checkpoint(source) if source else None
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG_NAME).is_file():
         raise InputError(
             "holds no config.json", hint="name the folder of a checkpoint", where=str(folder)
         )
@@ -65,7 +61,7 @@ def verify(folder: Path, source: Path | None = None, progress: Progress | None =
         checkpoint = open_checkpoint(folder)
     except InputError as error:
         return _unsound(error)
-    crew = _Crew(progress)
+    crew = _Crew(advance)
     census = take_census(checkpoint, config)
     rule = _rule(manifest)
     checks = list(check_layout(folder, checkpoint, config, census, manifest))
@@ -90,7 +86,7 @@ def verify(folder: Path, source: Path | None = None, progress: Progress | None =
 
 
 def bytes_to_read(folder: Path, source: Path | None = None) -> int:
-    """What ``progress`` will add up to, for a bar; 0 when the files cannot be opened."""
+    """What ``advance`` will add up to, for a bar; 0 when the files cannot be opened."""
     try:
         folders = [folder] if source is None else [folder, source]
         return sum(open_checkpoint(each).total_bytes for each in folders)
@@ -101,27 +97,22 @@ def bytes_to_read(folder: Path, source: Path | None = None) -> int:
 class _Crew:
     """Threads that each work on one shard; an interrupt or a fault in one stops all soon."""
 
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
+    def __init__(self, advance: Advance | None) -> None:
+        self._advance = advance
         self._stopped = threading.Event()
 
     def advance(self, count: int) -> None:
         """Report bytes read; workers call it for every chunk, so it is where they stop."""
         if self._stopped.is_set():
-            raise CancelledError
-        if self._progress:
-            self._progress(count)
+            raise Stopped
+        if self._advance:
+            self._advance(count)
 
     def map(self, checkpoint: Checkpoint, run: Callable[[str], T]) -> dict[str, T]:
         """Shard -> its findings, in shard order whatever the number of threads."""
         workers = min(os.cpu_count() or 1, _MAX_WORKERS)
-        with ThreadPoolExecutor(workers) as pool:
-            try:
-                return dict(zip(checkpoint.headers, pool.map(run, checkpoint.headers), strict=True))
-            except BaseException:
-                self._stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        found = dict(finished_shards(run, checkpoint.headers, workers, self._stopped))
+        return {shard: found[shard] for shard in checkpoint.headers}
 
 
 def _rule(manifest: Manifest | None) -> str | None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.manifest import (
     MANIFEST_NAME,
-    FileHash,
     Manifest,
     Parameters,
     read_manifest,

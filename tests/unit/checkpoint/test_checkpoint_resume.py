@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from hy3.checkpoint.manifest import FileHash, Parameters
+from hy3.checkpoint.file_hash import FileHash
+from hy3.checkpoint.manifest import Parameters
 from hy3.checkpoint.resume import (
     RESUME_NAME,
     FileStamp,

@@ -8,10 +8,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from hy3.checkpoint.file_hash import hash_file
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import open_checkpoint
 from hy3.checkpoint.reader import TensorReader
-from hy3.quantize.check_data import hash_file, scan_shard
+from hy3.quantize.check_data import scan_shard
 from hy3.quantize.verify import verify
 from support.planted import (
     BIAS,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hy3.checkpoint.manifest import FileHash
+from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.names import expected_packed_tensors
 from hy3.checkpoint.resume import FinishedShard, stamp_of
 from hy3.errors import InputError
