@@ -93,3 +93,25 @@ def test_scripted_replies_can_be_given(tmp_path: Path) -> None:
     first, second = generate(folder, "<think></think>", "Q")
     assert first == "aha aha aha aha<｜hy_eos｜>"
     assert second == "<tool_sep><tool_sep>aha aha aha aha<｜hy_eos｜>"
+
+
+def test_noise_dials_the_acceptance_of_drafts(tmp_path: Path) -> None:
+    from hy3.engine.config import EngineConfig
+    from hy3.engine.engine import Engine
+    from hy3.engine.request import Request, SamplingParams
+    from hy3.model.decoder import load_model
+
+    shares = []
+    for noise in (0.0, 2.0, 4.0):
+        folder = make_scripted(tmp_path / str(noise), mtp_noise=noise)
+        prompt = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("Count:").ids
+        engine = Engine(load_model(folder), EngineConfig(num_blocks=32, max_context=512))
+        engine.add(Request("r", tuple(prompt), SamplingParams(200, temperature=0)))
+        while engine.has_work():
+            engine.step()
+        stats = engine.stats()
+        assert stats.output_tokens == 121  # the reply and eos, whatever the drafts
+        shares.append(stats.accepted[0] / stats.drafted[0])
+    assert shares[0] == 1
+    assert 0.5 < shares[1] < 0.85
+    assert shares[2] < 0.35
