@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from benchmarks.record import record
-from tools.tiny.dialogues import draw_dialogue
 from tools.tiny.generation import (
     answer_all,
     arithmetic_dialogues,
@@ -26,11 +25,10 @@ from tools.tiny.generation import (
     made_calls,
 )
 from tools.tiny.idle import document_losses, measure_resets
-from tools.tiny.rendering import Renderer
-from tools.tiny.split import HELD_OUT
+from tools.tiny.rendering import USER
 
 from hy3.chat.tokenizer import Tokenizer
-from hy3.demo.held_out import held_out_documents
+from hy3.demo.held_out import DIVIDER
 from hy3.model.decoder import Hy3Model, load_model
 
 
@@ -63,7 +61,7 @@ def drafts(folder: Path, model: Hy3Model, count: int) -> dict[str, Any]:
     return {"dialogues": count, "accepted": shares, "second_if_first": conditional}
 
 
-def perplexity(folder: Path, model: Hy3Model, documents: list[list[int]]) -> dict[str, float]:
+def perplexity(model: Hy3Model, documents: list[list[int]]) -> dict[str, float]:
     """Per token over all documents, prompts included."""
     main, draft = document_losses(model, documents)
     lengths = torch.tensor([len(document) - 1.0 for document in documents])
@@ -72,24 +70,31 @@ def perplexity(folder: Path, model: Hy3Model, documents: list[list[int]]) -> dic
     return {"perplexity": math.exp(mean), "draft_perplexity": math.exp(drafted)}
 
 
+def held_out(folder: Path) -> dict[str, list[list[int]]]:
+    """The documents of heldout.txt by kind, as token ids."""
+    tokenizer = Tokenizer(folder)
+    documents: dict[str, list[list[int]]] = {"text": [], "dialogues": []}
+    for text in (folder / "heldout.txt").read_text(encoding="utf-8").split(DIVIDER):
+        documents["dialogues" if USER in text else "text"].append(tokenizer.encode(text))
+    return documents
+
+
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """All figures of one checkpoint."""
-    model = load_model(folder)
-    rng, renderer, tokenizer = random.Random(9), Renderer(folder), Tokenizer(folder)
-    said = [
-        tokenizer.encode(renderer.whole(draw_dialogue(rng, HELD_OUT)))
-        for _ in range(options.documents)
-    ]
-    mixed = held_out_documents(folder) + said
-    return {
-        "arithmetic_high": arithmetic(folder, model, options.problems),
-        "tool_calls": tool_calls(folder, model, options.dialogues),
-        "drafts": drafts(folder, model, options.dialogues),
-        "heldout_text_and_dialogues": perplexity(folder, model, held_out_documents(folder)),
-        "heldout_dialogues": perplexity(folder, model, said),
-        "uniform_perplexity": model.config.vocab_size,
-        "loss_rise_when_reset": measure_resets(model, mixed),
+    """All figures of one checkpoint; each is printed as it comes."""
+    model, documents = load_model(folder), held_out(folder)
+    figures = {
+        "arithmetic_high": lambda: arithmetic(folder, model, options.problems),
+        "tool_calls": lambda: tool_calls(folder, model, options.dialogues),
+        "drafts": lambda: drafts(folder, model, options.dialogues),
+        "heldout_text": lambda: perplexity(model, documents["text"]),
+        "heldout_dialogues": lambda: perplexity(model, documents["dialogues"]),
+        "loss_rise_when_reset": lambda: measure_resets(model, documents),
     }
+    found: dict[str, Any] = {"uniform_perplexity": model.config.vocab_size}
+    for name, figure in figures.items():
+        found[name] = figure()
+        print(name, found[name], file=sys.stderr, flush=True)
+    return found
 
 
 def main() -> None:
@@ -97,14 +102,12 @@ def main() -> None:
     parser.add_argument("checkpoints", nargs="+", metavar="LABEL=FOLDER")
     parser.add_argument("--problems", type=int, default=500)
     parser.add_argument("--dialogues", type=int, default=200)
-    parser.add_argument("--documents", type=int, default=100)
     parser.add_argument("--out", type=Path, help="instead of benchmarks/results/tiny_quality.json")
     options = parser.parse_args()
     results = {}
     for checkpoint in options.checkpoints:
         label, _, folder = checkpoint.partition("=")
         results[label] = measure(Path(folder), options)
-        print(label, results[label], flush=True)
     print(record("tiny_quality", {"checkpoints": results}, options.out))
 
 

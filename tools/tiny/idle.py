@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -83,23 +83,25 @@ RESETS: dict[str, Callable[[Hy3Model], Hy3Model]] = {
 
 
 def measure_resets(
-    model: Hy3Model, documents: Sequence[Sequence[int]]
+    model: Hy3Model, documents: Mapping[str, Sequence[Sequence[int]]]
 ) -> dict[str, dict[str, list[float]]]:
-    """For each part: by how much its reset raises either loss, and that mean's standard error.
+    """For each part and kind of document: how far its reset raises either loss, with the error.
 
     Differences are taken document by document, so that what the documents share drops out.
     """
-    base = document_losses(model, documents)
-    found = {}
+    base = {kind: document_losses(model, texts) for kind, texts in documents.items()}
+    found: dict[str, dict[str, list[float]]] = {}
     for name, reset in RESETS.items():
-        changed = document_losses(reset(model), documents)
-        found[name] = {
-            loss: _mean_and_error(after - before)
-            for loss, before, after in zip(("main", "draft"), base, changed, strict=True)
-        }
+        changed = reset(model)
+        found[name] = {}
+        for kind, texts in documents.items():
+            losses = zip(base[kind], document_losses(changed, texts), strict=True)
+            for loss, (before, after) in zip(("main", "draft"), losses, strict=True):
+                found[name][f"{kind}_{loss}"] = _mean_and_error(after - before)
     return found
 
 
 def _mean_and_error(values: Tensor) -> list[float]:
+    """Mean over documents and its standard error."""
     error = values.std() / len(values) ** 0.5
     return [round(values.mean().item(), 5), round(error.item(), 5)]

@@ -1,6 +1,7 @@
 """Writes ``heldout.txt`` beside the weights: documents that neither tokenizer nor model have seen.
 
-Plain text and dialogues in turn, each with its begin marker. Run from the repository root:
+Plain text of all sources and dialogues in turn, each with its begin marker.
+Run from the repository root:
     python -m tools.tiny.write_heldout --sources FOLDER
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from tools.tiny.corpus import read_sources, split_pieces
@@ -16,17 +18,20 @@ from tools.tiny.rendering import BOS, FOLDER, Renderer
 from tools.tiny.split import HELD_OUT
 
 DIVIDER = "\n====\n"
-PER_SOURCE, CHARACTERS = 6, 1000
+PER_SOURCE, CHARACTERS = 40, 1000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=Path, required=True)
     options = parser.parse_args()
-    texts = []
+    columns = []
     for text in read_sources(options.sources).values():
-        pieces = [piece for piece in split_pieces(text, HELD_OUT, 10**6) if DIVIDER not in piece]
-        texts += [BOS + piece[:CHARACTERS] for piece in pieces[:PER_SOURCE]]
+        pieces = split_pieces(text, HELD_OUT, 10**6)
+        starts = ((p, at) for p in pieces for at in range(0, len(p) - CHARACTERS // 2, CHARACTERS))
+        parts = (piece[at : at + CHARACTERS] for piece, at in starts)
+        columns.append(list(islice((BOS + p for p in parts if DIVIDER not in p), PER_SOURCE)))
+    texts = [text for row in zip_longest(*columns) for text in row if text]  # sources in turn
     rng, renderer = random.Random("heldout.txt"), Renderer()
     documents = [
         part for text in texts for part in (text, renderer.whole(draw_dialogue(rng, HELD_OUT)))
