@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 from tools.tiny.evaluate import arithmetic, measure, tool_calls
-from tools.tiny.generation import calls_are_valid, held_out_dialogues, last_number
+from tools.tiny.generation import (
+    calls_are_valid,
+    expected_calls,
+    held_out_dialogues,
+    last_number,
+)
 from tools.tiny.rendering import FOLDER
 
 from hy3.chat.events import ParsedMessage, ToolCall
@@ -58,9 +63,9 @@ def test_judging_catches_wrong_answers() -> None:
     assert last_number("3 + 4 = 7") == last_number("It is 7.") == "7"
     assert last_number(None) == last_number("") == ""
     dialogue = held_out_dialogues(1, seed=7, calls_only=True)[0]
-    calls = dialogue.messages[-1].get("tool_calls") or dialogue.messages[-3]["tool_calls"]
-    function = calls[0]["function"]
-    good = ToolCall("a", function["name"], json.dumps(function["arguments"]))
+    name, arguments = expected_calls(dialogue)[-1]
+    assert arguments, "the missing ones below must be required"
+    good = ToolCall("a", name, json.dumps(arguments))
     assert calls_are_valid(ParsedMessage(None, None, (good,)), dialogue)
     for call in (
         ToolCall("a", "unknown", good.arguments),
