@@ -58,6 +58,7 @@ def main() -> int:
     results: dict[str, Any] = {
         "model": arguments.model.name,
         "seed": arguments.seed,
+        "threads": torch.get_num_threads(),
         "prompts": len(prompts),
         "output_tokens_per_prompt": arguments.tokens,
     }
