@@ -19,7 +19,8 @@ GATE = "model.layers.1.mlp.experts.0.gate_proj"
 MTP_DOWN = "model.layers.3.mlp.experts.3.down_proj"
 BIAS = "model.layers.2.mlp.expert_bias"
 PROVED = {
-    *("files", "tensors", "dtypes", "recipe", "model_dtype", "vllm_matching", "sglang_matching"),
+    *("files", "tensors", "dtypes", "recipe", "model_dtype"),
+    *("scheme", "vllm_matching", "sglang_matching"),
     *("tensor_scales", "scale_nan", "scale_codes", "finite", "hashes"),
 }
 FROM_SOURCE = {"copied_bytes", "group_errors", "source_hashes"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from hy3.checkpoint.census import Census
 from hy3.checkpoint.engine_rules import RuleConflict, engine_module, sglang_module
-from hy3.checkpoint.forms import BF16, FP8, NVFP4, NVFP4_FORMS
+from hy3.checkpoint.forms import BF16, FP8, INPUT_SCALES, NVFP4, NVFP4_FORMS
 from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, read_json_object
@@ -25,13 +26,14 @@ from hy3.checkpoint.quantization_config import (
     METHOD_COMPRESSED_TENSORS,
     METHOD_MODELOPT,
     QuantizationConfig,
+    nvfp4_experts_config,
     parse_quantization_config,
 )
 from hy3.errors import InputError
 from hy3.quantize.verdict import Check, judge, not_proved
 
 _RECIPE = "experts-nvfp4"
-_MATCHING = ("vllm_matching", "sglang_matching")
+_ENGINES = ("scheme", "vllm_matching", "sglang_matching")
 
 
 def check_layout(
@@ -49,7 +51,7 @@ def check_layout(
     yield _check_recipe(checkpoint, census, config, manifest)
     raw = read_json_object(folder / CONFIG_NAME)
     yield _check_model_dtype(raw)
-    yield from _check_matching(folder, raw, config, census)
+    yield from _check_engines(folder, raw, checkpoint, config, census, manifest)
 
 
 def _check_index(checkpoint: Checkpoint) -> Check:
@@ -105,28 +107,79 @@ def _quantization_value(folder: Path, raw: dict[str, Any]) -> dict[str, Any] | N
     return value
 
 
-def _check_matching(
-    folder: Path, raw: dict[str, Any], config: Hy3Config, census: Census
+def _check_engines(
+    folder: Path,
+    raw: dict[str, Any],
+    checkpoint: Checkpoint,
+    config: Hy3Config,
+    census: Census,
+    manifest: Manifest | None,
 ) -> Iterator[Check]:
+    """What engines make of quantization_config: of its schemes and of whom they are for."""
     try:
         value = _quantization_value(folder, raw)
         method = value.get("quant_method") if isinstance(value, dict) else None
         if value is not None and method not in (METHOD_COMPRESSED_TENSORS, METHOD_MODELOPT, None):
-            reason = f"the matching rules of quant_method {method!r} are not known here"
-            yield from (not_proved(identity, reason) for identity in _MATCHING)
+            reason = f"the rules of quant_method {method!r} are not known here"
+            yield from (not_proved(identity, reason) for identity in _ENGINES)
             return
         parsed = parse_quantization_config({"quantization_config": value})
     except InputError as error:
-        yield from (Check(identity, "fail", str(error)) for identity in _MATCHING)
+        yield from (Check(identity, "fail", str(error)) for identity in _ENGINES)
         return
+    yield _check_scheme(value or {}, parsed, checkpoint, config, census, manifest)
     modules = _modules(config, census)
     ask_vllm = parsed.vllm_scheme if parsed else None
     ask_sglang = parsed.sglang_scheme if parsed else None
     vllm = _mismatches(modules, ask_vllm, lambda module: module)
     sglang = _mismatches(modules, ask_sglang, lambda module: sglang_module(module, config))
     fault, fine = "linears are not what the engine takes them for", _fine(parsed)
-    for identity, faults in zip(_MATCHING, (vllm, sglang), strict=True):
+    for identity, faults in zip(_ENGINES[1:], (vllm, sglang), strict=True):
         yield judge(identity, faults, fault, fine)
+
+
+def _check_scheme(
+    value: dict[str, Any],
+    parsed: QuantizationConfig | None,
+    checkpoint: Checkpoint,
+    config: Hy3Config,
+    census: Census,
+    manifest: Manifest | None,
+) -> Check:
+    """The formats that the config names, and whether the scales that they need are stored."""
+    if manifest is not None and manifest.parameters.recipe == _RECIPE:
+        written = nvfp4_experts_config(config)
+        wrong = sorted(_settings(value).items() ^ _settings(written).items())
+        notes = [f"{key} is {json.loads(found)}" for key, found in wrong]
+        return judge("scheme", notes, "the config is not what the recipe writes", "as written")
+    if parsed is None:
+        return Check("scheme", "pass", "nothing is quantized and no config says so")
+    if any(group.scheme == "nvfp4" and not group.weight_only for group in parsed.groups):
+        bare = [
+            name
+            for name, form in census.forms.items()
+            if form in NVFP4_FORMS
+            and not any(
+                f"{module_of(name)}.{scale}" in checkpoint.tensors for scale in INPUT_SCALES
+            )
+        ]
+        if bare:
+            detail = "activations are to be quantized, and their scales are not stored"
+            return Check("scheme", "fail", detail, tuple(bare))
+    if parsed.kv_cache_fp8 and not any(tensor_class(n) == "kv_scale" for n in checkpoint.tensors):
+        return Check(
+            "scheme", "warn", "the KV cache is to be FP8 without stored scales: 1.0 is used"
+        )
+    return Check("scheme", "pass", "the scales that the config's formats need are stored")
+
+
+def _settings(value: dict[str, Any]) -> dict[str, str]:
+    """quantization_config but for names, which the matching checks judge: path -> JSON value."""
+    found = {key: item for key, item in value.items() if key not in ("config_groups", "ignore")}
+    groups = value.get("config_groups")
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        found |= {f"{name}.{key}": item for key, item in group.items() if key != "targets"}
+    return {key: json.dumps(item, sort_keys=True) for key, item in found.items()}
 
 
 def _fine(parsed: QuantizationConfig | None) -> str:

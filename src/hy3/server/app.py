@@ -35,7 +35,10 @@ def create_app(backend: Backend, served: ServedModel, limits: Limits, keys: ApiK
 
     metrics = Metrics(served.name, backend.stats)
     generator = Generator(backend, served.tokenizer, limits, Admission(limits), metrics)
-    app = FastAPI(title="hy3", version=__version__, lifespan=lifespan)
+    # The pages that FastAPI would make of it load their scripts from elsewhere.
+    app = FastAPI(
+        title="hy3", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.add_middleware(Gate, limits=limits, keys=keys, status=lambda: backend.status)
     install_error_handlers(app)
     app.include_router(chat_routes(served, generator))

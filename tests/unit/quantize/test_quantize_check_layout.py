@@ -116,17 +116,18 @@ def test_bf16_mtp_experts_that_the_config_does_not_ignore(source, tmp_path):
 def test_quantized_without_a_config(source, out):
     edit_config(source, out, lambda config: config.pop("quantization_config"))
     verdict = verify(out)
-    assert statuses(verdict, "fail") == {"vllm_matching", "sglang_matching"}
+    assert statuses(verdict, "fail") == {"scheme", "vllm_matching", "sglang_matching"}
 
 
 def test_unknown_method_is_not_proved_and_a_broken_config_fails(source, out):
     edit_config(
         source, out, lambda config: config["quantization_config"].update(quant_method="fp8")
     )
-    assert {"vllm_matching", "sglang_matching"} <= statuses(verify(out), "not_proved")
+    unknown = {"scheme", "vllm_matching", "sglang_matching"}
+    assert unknown <= statuses(verify(out), "not_proved")
     broken = {"quant_method": "compressed-tensors"}
     edit_config(source, out, lambda config: config.update(quantization_config=broken))
-    assert statuses(verify(out), "fail") == {"vllm_matching", "sglang_matching"}
+    assert statuses(verify(out), "fail") == {"scheme", "vllm_matching", "sglang_matching"}
 
 
 def test_recipe_that_was_not_followed(source, tmp_path):
@@ -150,3 +151,34 @@ def test_bf16_checkpoint(source):
     assert verdict.ok
     assert {"tensors", "dtypes", "vllm_matching", "sglang_matching"} <= statuses(verdict, "pass")
     assert {"recipe", "hashes"} <= statuses(verdict, "not_proved")
+
+
+def _scheme(config):
+    return config["quantization_config"]["config_groups"]["group_0"]
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (lambda c: _scheme(c).update(input_activations={"num_bits": 4}), "group_0.input_activ"),
+        (lambda c: _scheme(c)["weights"].update(zp_dtype=None), "group_0.weights"),
+        (lambda c: _scheme(c).update(format="pack-quantized"), "group_0.format"),
+        (lambda c: c["quantization_config"].update(format="float-quantized"), "format"),
+        (lambda c: c["quantization_config"].update(kv_cache_scheme={"num_bits": 8}), "kv_cache"),
+    ],
+)
+def test_a_config_that_the_recipe_does_not_write(source, out, change, note):
+    edit_config(source, out, change)
+    verdict = verify(out)
+    assert statuses(verdict, "fail") == {"scheme"}
+    assert any(line.startswith(note) for line in check_of(verdict, "scheme").tensors)
+
+
+def test_a_foreign_config_that_needs_scales_which_are_not_there(source, out):
+    make_foreign(out)
+    edit_config(source, out, lambda c: c["quantization_config"].update(kv_cache_scheme={}))
+    assert check_of(verify(out), "scheme").status == "warn"
+    edit_config(source, out, lambda c: _scheme(c).update(input_activations={"num_bits": 4}))
+    verdict = verify(out)
+    assert statuses(verdict, "fail") == {"scheme"}
+    assert f"{GATE}.weight" in check_of(verdict, "scheme").tensors

@@ -119,7 +119,7 @@ def test_a_modelopt_file(source, out):
     rewrite(source, out, rename(".weight_global_scale", ".weight_scale_2", invert=True))
     exclude = ["lm_head", "*self_attn*", "*shared_mlp*", "*mlp.gate*", "*mlp.down_proj"]
     exclude.append("*eh_proj*")
-    value = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": exclude}
+    value = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "ignore": exclude}
     edit_config(source, out, lambda config: config.update(quantization_config=value))
     make_foreign(out)
     verdict = verify(out, source)
@@ -127,12 +127,12 @@ def test_a_modelopt_file(source, out):
     assert verdict.error_by_class == expected
     # The list in a file of its own, as older tools wrote it, and one with a gap.
     edit_config(source, out, lambda config: config.pop("quantization_config"))
-    own = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": exclude[1:]}}
+    own = {"quantization": {"quant_algo": "W4A16_NVFP4", "exclude_modules": exclude[1:]}}
     (out / "hf_quant_config.json").write_text(json.dumps(own))
     verdict = verify(out)
     assert statuses(verdict, "fail") == {"vllm_matching", "sglang_matching"}
     (out / "hf_quant_config.json").write_text("{")
-    assert statuses(verify(out), "fail") == {"vllm_matching", "sglang_matching"}
+    assert statuses(verify(out), "fail") == {"scheme", "vllm_matching", "sglang_matching"}
 
 
 def test_fp8_weights_are_not_compared(source, out):
