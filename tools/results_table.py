@@ -1,0 +1,106 @@
+"""Writes the README's table of results from the JSON files that hold them.
+
+python tools/results_table.py            # rewrites the part of README.md between its marks
+python tools/results_table.py --check    # exits 1 if the README says anything else
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+RESULTS = Path("benchmarks/results")
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+
+
+def load(name: str) -> dict[str, Any]:
+    """One result file."""
+    document: dict[str, Any] = json.loads(
+        (ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8")
+    )
+    return document
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """What was measured, what it is, and the file that says so."""
+    gpu = load("scale_search_gpu")
+    speed = gpu["results"]["gb_per_s"]["rules"]["exact"]
+    yield (
+        "exact scale search, one H200",
+        f"{speed:.0f} GB/s of BF16; {gpu['results']['sweep_mismatches']} mismatches with all 119 "
+        f"codes over {gpu['results']['sweep_groups'] / 1e9:.2f} billion groups",
+        "scale_search_gpu",
+    )
+    exact = load("scale_search")["results"]["rules"]["exact"]["median_gb_per_cpu_s"]
+    yield "exact scale search, one CPU core", f"{exact:.2f} GB/s of BF16", "scale_search"
+    memory = load("quantize_memory")["results"]
+    yield (
+        f"anonymous memory of quantize, shards of {memory['shard_bytes'][0] / 1e9:.1f} GB",
+        f"{memory['peak_rss_anon_bytes'] / 1e6:.0f} MB at its peak",
+        "quantize_memory",
+    )
+    yield from decode_rows(load("decode_speed"))
+    quality = load("tiny_quality")["checkpoints"]
+    for label, name in (("bf16", "BF16"), ("nvfp4", "NVFP4")):
+        found = quality[label]
+        yield (
+            f"hy3-tiny in {name}",
+            f"arithmetic {found['arithmetic_high']['exact']:.1%}, tool calls "
+            f"{found['tool_calls']['schema_valid']:.1%} valid, first draft accepted "
+            f"{found['drafts']['accepted'][0]:.0%}",
+            "tiny_quality",
+        )
+    found = load("demo")["fresh"]
+    yield "`hy3 demo`, nothing cached", f"{found['wall_s']:.0f} s", "demo"
+    found = load("startup")["help"]["warm_s"]["median"]
+    yield "`hy3 --help`", f"{found:.2f} s", "startup"
+
+
+def decode_rows(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The fastest setting of each side, streams together."""
+    for run in document["runs"]:
+        count = run["streams"]
+        best = {
+            label: max(side["tok_s"] for side in sides if side["side"].startswith(label))
+            for label, sides in (
+                ("hy3", run["sides"]),
+                ("transformers", run["sides"]),
+                ("vLLM", run["beside"]),
+            )
+        }
+        yield (
+            f"decode of hy3-tiny on two cores, {count} stream{'s' * (count > 1)}",
+            f"{best['hy3']:.0f} tok/s; {best['hy3'] / best['transformers']:.1f} x transformers, "
+            f"{best['hy3'] / best['vLLM']:.1f} x vLLM for CPUs",
+            "decode_speed",
+        )
+
+
+def table() -> str:
+    """The table in Markdown, marks included."""
+    lines = [BEGIN, "| what | measured | source |", "|---|---|---|"]
+    lines += [
+        f"| {what} | {found} | [JSON]({RESULTS / name}.json) |" for what, found, name in rows()
+    ]
+    return "\n".join([*lines, END])
+
+
+def main() -> int:
+    """Rewrite or check."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    wanted = before + table() + after
+    if "--check" in sys.argv[1:]:
+        return int(text != wanted)
+    README.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
