@@ -37,8 +37,6 @@ def test_drafts_that_are_always_right(tmp_path: Path) -> None:
         assert run["cached_tokens"] <= 3 * 32  # blocks that the opening of the template fills
         assert run["acceptance"]["per_position"] == pytest.approx([1.0, 1.0])
         assert run["acceptance"]["tokens_per_step"] == pytest.approx(3.0)
-        # A client that counts chunks would see about a third of the tokens.
-        assert run["itl_ms"]["p50"] < 0.6 * run["icl_ms"]["p50"]
 
 
 def test_drafts_that_are_often_wrong(tmp_path: Path) -> None:

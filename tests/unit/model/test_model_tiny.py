@@ -86,5 +86,6 @@ def test_decoding_kernels_are_as_close_to_fp32_as_torch_is(passages, exact, monk
     whole = [model.logits(model.forward_full(torch.tensor(passage))) for passage in passages]
     steps, whole, truth = (torch.cat(logits) for logits in (steps, whole, exact))
     assert not torch.equal(steps, whole)
-    assert (steps - truth).abs().mean() <= 1.1 * (whole - truth).abs().mean()
+    # The median: a flipped expert moves a whole row, and whose rows flip is chance.
+    assert (steps - truth).abs().median() <= 1.1 * (whole - truth).abs().median()
     assert (steps.argmax(-1) == truth.argmax(-1)).float().mean() >= 0.97
