@@ -1,10 +1,6 @@
-"""Units as they are printed: decimal GB for files and rates, binary GiB for device memory."""
+"""Units as they are printed: decimal GB for files and rates."""
 
 from __future__ import annotations
-
-KIB = 1024
-MIB = 1024**2
-GIB = 1024**3
 
 
 def format_bytes(count: int) -> str:

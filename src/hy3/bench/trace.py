@@ -15,8 +15,6 @@ from typing import Any
 
 from hy3.bench.client import Endpoint, RequestFailure, StreamEvent
 
-COUNTING_METHODS = ("token_ids", "continuous_usage", "final_usage")
-
 
 @dataclass(frozen=True)
 class TokenRead:

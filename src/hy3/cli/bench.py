@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any
 
 import typer
 
+from hy3.cli.endpoint import DEFAULT_URL, read_api_key
 from hy3.cli.output import Output
 from hy3.errors import InputError
-
-DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
 
 def command(
@@ -108,20 +106,3 @@ def parse_api(text: str) -> str:
     if text not in ("chat", "completions"):
         raise InputError(f"unknown format {text!r}", hint="chat or completions", where="--api")
     return text
-
-
-def read_api_key(path: Path | None) -> str | None:
-    """The first key in the file, else the one in HY3_API_KEY, else None."""
-    if path is None:
-        return os.environ.get("HY3_API_KEY") or None
-    try:
-        lines = path.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"cannot be read ({type(error).__name__})",
-            hint="name a text file that holds the key",
-            where=str(path),
-        ) from error
-    if not lines:
-        raise InputError("holds no key", hint="put the key on its first line", where=str(path))
-    return lines[0]

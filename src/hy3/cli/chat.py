@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from hy3.cli.endpoint import DEFAULT_URL, read_api_key
 from hy3.cli.output import Output, print_error
 from hy3.errors import Hy3Error, InputError
 
 if TYPE_CHECKING:
     from hy3.cli.conversation import Conversation, Reply
 
-DEFAULT_URL = "http://127.0.0.1:8000/v1"
 HELP = "/effort LEVEL sets the reasoning, /clear forgets the conversation, /exit leaves"
 # What a terminal would obey; a model may write anything.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -49,7 +49,6 @@ def command(
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Chat with an endpoint; one question if --message is given or stdin is a pipe."""
-    from hy3.cli.bench import read_api_key
     from hy3.cli.conversation import Conversation
 
     settings = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import typer
@@ -21,12 +20,13 @@ def command(
 ) -> None:
     """Decode an NVFP4 checkpoint to BF16, for engines that cannot read NVFP4."""
     from hy3.cli.model_folder import expand_home, model_folder
+    from hy3.hardware.cores import usable_cores
     from hy3.quantize.dequantize import dequantize, plan_twin
     from hy3.units import format_bytes
 
     output, out = Output(json_output, quiet), expand_home(out)
     plan = plan_twin(model_folder(source))
-    twin = dequantize(plan, out, workers or os.cpu_count() or 1, output.progress)
+    twin = dequantize(plan, out, workers or usable_cores(), output.progress)
     exactness = (
         "without loss"
         if not twin.rounded_values

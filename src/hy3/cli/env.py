@@ -13,6 +13,7 @@ import typer
 
 from hy3 import __version__
 from hy3.cli.output import Output
+from hy3.hardware.cores import usable_cores
 
 _PACKAGES = ("torch", "numba", "numpy", "tokenizers", "llguidance", "fastapi", "uvicorn")
 
@@ -37,9 +38,7 @@ def gather_environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "machine": platform.machine(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_gib": _memory_gib(),
     }
     for package in _PACKAGES:

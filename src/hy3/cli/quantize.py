@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ def command(
     _check_choice("--scales", scales, _RULES)
     _check_choice("--mtp", mtp, _MTP)
     from hy3.cli.model_folder import expand_home, model_folder
+    from hy3.hardware.cores import usable_cores
     from hy3.quantize.plan import make_plan
     from hy3.quantize.recipe import load_recipe
 
@@ -48,7 +48,7 @@ def command(
         return
     from hy3.quantize.pipeline import quantize
 
-    outcome = quantize(plan, out, workers or _cores(), output.progress)
+    outcome = quantize(plan, out, workers or usable_cores(), output.progress)
     if outcome.errors is None:
         output.text(f"{out} was complete already, from the same source")
     else:
@@ -64,12 +64,6 @@ def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         hint = f"known are: {', '.join(known)}"
         raise InputError(f"{value!r} is unknown", hint=hint, where=option)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _describe(plan: Plan) -> dict[str, Any]:

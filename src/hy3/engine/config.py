@@ -39,8 +39,3 @@ class EngineConfig:
                 hint="leave room for one token of every request in a step",
                 where="max_step_tokens",
             )
-
-    @property
-    def max_blocks_per_request(self) -> int:
-        """Blocks that a request of ``max_context`` tokens takes."""
-        return -(-self.max_context // self.block_size)

@@ -6,7 +6,6 @@ Shards are read by several threads, each with one chunk or one weight in memory.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from hy3.checkpoint.manifest import Manifest, read_manifest
 from hy3.checkpoint.model_config import CONFIG_NAME, load_config
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
+from hy3.hardware.cores import usable_cores
 from hy3.nvfp4.scales import RULES
 from hy3.quantize.check_data import check_data, check_hashes, scan_shard
 from hy3.quantize.check_layout import check_layout
@@ -113,7 +113,7 @@ class _Crew:
 
     def map(self, checkpoint: Checkpoint, run: Callable[[str], T]) -> dict[str, T]:
         """Shard -> its findings, in shard order whatever the number of threads."""
-        workers = min(os.cpu_count() or 1, _MAX_WORKERS)
+        workers = min(usable_cores(), _MAX_WORKERS)
         found = dict(finished_shards(run, checkpoint.headers, workers, self._stopped))
         return {shard: found[shard] for shard in checkpoint.headers}
 

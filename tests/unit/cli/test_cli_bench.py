@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hy3.cli.bench import parse_api, parse_concurrency, read_api_key
+from hy3.cli.bench import parse_api, parse_concurrency
+from hy3.cli.endpoint import read_api_key
 from hy3.errors import InputError
 
 
