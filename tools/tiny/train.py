@@ -24,7 +24,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "models" / "hy3-tiny"
 PROMPT_WEIGHT = 0.1  # what a token that the model need not say counts in the loss
 TEXT_SHARE = 0.12  # rows of plain text in a batch; the others are dialogues
 DRAFT_WEIGHT = 0.3
-BIAS_RATE, BIAS_SPREAD, BIAS_PLAY = 1e-3, 0.2, 0.1
+BIAS_RATE, BIAS_SPREAD, BIAS_PLAY = 1e-3, 0.4, 0.02
 PEAK, FLOOR = 2e-3, 3e-5  # learning rate
 WARMUP = 0.02  # share of the run
 
