@@ -11,7 +11,7 @@ from safetensors import safe_open
 from tools.tiny.export import load_checkpoint, round_to_bf16, save_checkpoint
 from tools.tiny.network import Network, Shape
 from tools.tiny.rendering import FOLDER
-from tools.tiny.train import BiasBalance, learning_rate, make_optimizer
+from tools.tiny.train import BIAS_PLAY, BiasBalance, learning_rate, make_optimizer
 
 from hy3.demo.held_out import held_out_documents
 from hy3.model.decoder import load_model
@@ -81,15 +81,15 @@ def test_bias_follows_load_alone_and_keeps_its_spread() -> None:
     balance = BiasBalance(network, seed=1)
     moe = next(network.moes())
     start = moe.expert_bias.clone()
-    assert start.std() > 0.1
+    assert start.std() > 10 * BIAS_PLAY
     overloaded = int(start.argmax())
     for _ in range(500):
         moe.load.zero_()
         moe.load[overloaded] = 100.0
         balance.update(1e-3)
     moved = moe.expert_bias - start
-    assert moved[overloaded] == pytest.approx(-0.1, abs=1e-6)
-    assert moved[torch.arange(16) != overloaded].min() == pytest.approx(0.1, abs=1e-6)
+    assert moved[overloaded] == pytest.approx(-BIAS_PLAY, abs=1e-6)
+    assert moved[torch.arange(16) != overloaded].min() == pytest.approx(BIAS_PLAY, abs=1e-6)
     assert moe.load.sum() == 0
     assert all(moe.expert_bias is not p for p in network.parameters())
 
