@@ -19,6 +19,8 @@ from hy3.errors import InputError
 
 _ANY_OBJECT = {"type": "object"}
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# A model that JSON is forced on likes to hide in whitespace, which JSON allows without end.
+_SHORT_SPACES = {"whitespace_pattern": r"[ \t\r\n]{0,24}"}
 _SHARED_DEFINITIONS = ("$defs", "definitions")
 
 
@@ -62,7 +64,7 @@ def json_grammar(
 
     With ``tools`` the completion may also call some of them instead of answering.
     """
-    body = json.dumps(_ANY_OBJECT if schema is None else schema)
+    body = json.dumps({"x-guidance": _SHORT_SPACES, **(_ANY_OBJECT if schema is None else schema)})
     reply = "answer | group" if tools else "answer"
     lines = [*_start("reply", markers, reasoning), f"reply: {reply}", f"answer: %json {body}"]
     if tools:

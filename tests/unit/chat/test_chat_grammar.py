@@ -198,6 +198,15 @@ def test_json_answers(model: Model) -> None:
     assert not model.accepts(anything, "so</think~>[1]")
 
 
+def test_json_is_no_place_to_hide_in_whitespace(model: Model) -> None:
+    """hy3-tiny once filled its whole answer with line breaks, each of them allowed."""
+    for schema in (None, {"type": "object", "properties": {"a": {"type": "integer"}}}):
+        lark = json_grammar(schema, model.markers)
+        assert model.accepts(lark, '{\n        "a": 1\n}')
+        assert not model.accepts(lark, "{" + " " * 25 + '"a": 1}')
+        assert not model.accepts(lark, "{" + "\n" * 100 + '"a": 1}')
+
+
 def test_json_or_calls(model: Model) -> None:
     lark = json_grammar(None, model.markers, reasoning=True, tools=TOOLS, parallel=False)
     assert model.accepts(lark, 'so</think~>{"b": 1}')
