@@ -18,7 +18,7 @@ test: $(VENV)/.dev lint types
 	$(BIN)/python -m pytest -m "not long"
 
 test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python tools/test_long.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
