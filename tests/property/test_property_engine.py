@@ -20,6 +20,7 @@ from hy3.engine.kv_blocks import BlockPool
 from hy3.engine.request import Request, SamplingParams
 from hy3.engine.sampler import uniform
 from support.cached_model import EOS, VOCAB, CachedModel, prefix_logits
+from support.planted_pools import KeyWithoutChain, KeyWithoutNextToken
 
 CONTEXT = 32
 
@@ -132,22 +133,6 @@ class Traffic(RuleBasedStateMachine):
 
 TestTraffic = Traffic.TestCase
 TestTraffic.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
-
-
-class KeyWithoutNextToken(BlockPool):
-    """Forgets that the MTP entry of a block's last position depends on the token after it."""
-
-    def key(self, link, token_ids, index):
-        full = super().key(link, token_ids, index)
-        return full and (full[0], full[1][:-1])
-
-
-class KeyWithoutChain(BlockPool):
-    """Takes equal tokens for equal prefixes."""
-
-    def key(self, link, token_ids, index):
-        full = super().key(link, token_ids, index)
-        return full and (0, full[1])
 
 
 @pytest.mark.parametrize("fault", [KeyWithoutNextToken, KeyWithoutChain])

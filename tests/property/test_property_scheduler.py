@@ -26,6 +26,7 @@ from hy3.engine.kv_blocks import BlockPool
 from hy3.engine.request import Request, SamplingParams
 from hy3.engine.scheduler import Scheduler
 from hy3.engine.sequence import Sequence
+from support.planted_pools import KeyWithoutChain, KeyWithoutNextToken
 
 TOKENS = st.integers(0, 1)  # few, so that prefixes repeat
 
@@ -152,22 +153,6 @@ class Workload(RuleBasedStateMachine):
 
 TestWorkload = Workload.TestCase
 TestWorkload.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-
-class KeyWithoutNextToken(BlockPool):
-    """Forgets that the MTP entry of a block's last position depends on the token after it."""
-
-    def key(self, link, token_ids, index):
-        full = super().key(link, token_ids, index)
-        return full and (full[0], full[1][:-1])
-
-
-class KeyWithoutChain(BlockPool):
-    """Takes equal tokens for equal prefixes."""
-
-    def key(self, link, token_ids, index):
-        full = super().key(link, token_ids, index)
-        return full and (0, full[1])
 
 
 class LeakyScheduler(Scheduler):

@@ -37,10 +37,7 @@ def check_against_theirs(weight: torch.Tensor) -> None:
     scales = theirs["weight_scale"].view(torch.uint8)
     ours = quantize_with_scales(weight, scales, divisor)
     assert torch.equal(ours.packed, theirs["weight_packed"])
-    assert torch.equal(
-        ours.dequantize().view(torch.int16),
-        decode(ours.packed, ours.scales, ours.divisor).view(torch.int16),
-    )
+    assert_decoded_alike(ours)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,10 +99,7 @@ def test_our_tensors_decode_without_rounding_and_as_theirs(name: str, rule: str)
     weight = make_weight(name, 1024)
     tensor = quantize(weight, tensor_scale(float(weight.abs().max())), rule)
     assert torch.equal(tensor.dequantize().float(), tensor.dequantize(torch.float32))
-    assert torch.equal(
-        tensor.dequantize().view(torch.int16),
-        decode(tensor.packed, tensor.scales, tensor.divisor).view(torch.int16),
-    )
+    assert_decoded_alike(tensor)
     assert tensor.shape == tuple(weight.shape)
 
 
