@@ -13,8 +13,8 @@ from hy3.checkpoint.header import TensorSpec, encode_header
 from hy3.checkpoint.index import INDEX_NAME, open_checkpoint
 from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters, read_manifest
 from hy3.checkpoint.quantization_config import parse_quantization_config
-from hy3.checkpoint.resume import RESUME_NAME, read_resume_state
 from hy3.errors import InputError
+from hy3.quantize.resume import RESUME_NAME, read_resume_state
 
 RELAXED = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

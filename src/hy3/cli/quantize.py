@@ -11,8 +11,8 @@ from hy3.cli.output import Output
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
-    from hy3.quantize.card import ErrorSums
     from hy3.quantize.plan import Plan
+    from hy3.quantize.stats import StatsByKey
 
 _RULES = ("max", "four-over-six", "exact")
 _MTP = ("same", "bf16")
@@ -49,14 +49,14 @@ def command(
     from hy3.quantize.pipeline import quantize
 
     outcome = quantize(plan, out, workers or usable_cores(), output.progress)
-    if outcome.errors is None:
+    if outcome.stats is None:
         output.text(f"{out} was complete already, from the same source")
     else:
         _print_plan(output, plan)
-        _print_errors(output, scales, outcome.errors)
+        _print_errors(output, scales, outcome.stats)
         output.text(f"{out} is complete; hy3 verify proves it")
-    result |= {"resumed_shards": outcome.resumed_shards, "was_complete": outcome.errors is None}
-    result["error_by_class"] = _describe_errors(outcome.errors or {})
+    result |= {"resumed_shards": outcome.resumed_shards, "was_complete": outcome.stats is None}
+    result["error_by_class"] = _describe_errors(outcome.stats or {})
     output.result("quantize", result)
 
 
@@ -95,18 +95,20 @@ def _print_plan(output: Output, plan: Plan) -> None:
     output.text(f"{before} become {after} in {len(plan.shards)} shards")
 
 
-def _describe_errors(errors: ErrorSums) -> dict[str, dict[str, float]]:
+def _describe_errors(stats: StatsByKey) -> dict[str, dict[str, float]]:
+    from hy3.quantize.stats import stats_by_class
+
     return {
         name: {
-            "relative_squared_error": error / weight if weight else 0.0,
-            "relative_squared_error_max_rule": under_max / weight if weight else 0.0,
+            "relative_squared_error": each.relative_error,
+            "relative_squared_error_max_rule": each.relative_max_error,
         }
-        for name, (error, under_max, weight) in errors.items()
+        for name, each in stats_by_class(stats).items()
     }
 
 
-def _print_errors(output: Output, scales: str, errors: ErrorSums) -> None:
-    for name, both in sorted(_describe_errors(errors).items()):
+def _print_errors(output: Output, scales: str, stats: StatsByKey) -> None:
+    for name, both in sorted(_describe_errors(stats).items()):
         output.text(
             f"{name}: relative squared error {both['relative_squared_error']:.5f} ({scales}), "
             f"{both['relative_squared_error_max_rule']:.5f} (max)"

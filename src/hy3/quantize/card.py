@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from hy3.checkpoint.file_hash import FileHash
 from hy3.quantize.plan import Plan
+from hy3.quantize.stats import StatsByKey, stats_by_class
 from hy3.units import format_bytes
 
 CARD_NAME = "README.md"
-# class -> sums of: squared error, the same under rule max, squared weight
-ErrorSums = dict[str, tuple[float, float, float]]
 
 
-def write_card(plan: Plan, errors: ErrorSums, source: dict[str, FileHash]) -> bytes:
-    """README.md; the same plan, errors and source give the same bytes."""
+def write_card(plan: Plan, stats: StatsByKey, source: dict[str, FileHash]) -> bytes:
+    """README.md; the same plan, statistics and source give the same bytes."""
     parameters = plan.parameters
     sections = [
         "# NVFP4 weights of a `hy_v3` checkpoint",
@@ -39,7 +38,7 @@ def write_card(plan: Plan, errors: ErrorSums, source: dict[str, FileHash]) -> by
         "## Error of the quantized weights",
         "Sum of squared errors relative to the sum of squared weights; beside it the plain rule "
         "`max` under the same tensor scales.",
-        _table(("class", parameters.scales, "max", "change"), _error_rows(errors)),
+        _table(("class", parameters.scales, "max", "change"), _error_rows(stats)),
         "## Source",
         "SHA-256 of the files that this was made from. `hy3_manifest.json` holds those of this "
         "folder; `hy3 verify` checks both.",
@@ -48,12 +47,12 @@ def write_card(plan: Plan, errors: ErrorSums, source: dict[str, FileHash]) -> by
     return ("\n\n".join(sections) + "\n").encode()
 
 
-def _error_rows(errors: ErrorSums) -> list[tuple[str, ...]]:
+def _error_rows(stats: StatsByKey) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name, (error, under_max, weight) in sorted(errors.items()):
-        relative = [each / weight if weight else 0.0 for each in (error, under_max)]
-        change = f"{100 * (error / under_max - 1):+.1f} %" if under_max else "0.0 %"
-        rows.append((name, f"{relative[0]:.5f}", f"{relative[1]:.5f}", change))
+    for name, each in sorted(stats_by_class(stats).items()):
+        ratio = each.error / each.max_error if each.max_error else 1.0
+        relative = (f"{each.relative_error:.5f}", f"{each.relative_max_error:.5f}")
+        rows.append((name, *relative, f"{100 * (ratio - 1):+.1f} %"))
     return rows
 
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from types import TracebackType
 
 from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters, read_manifest
-from hy3.checkpoint.resume import (
+from hy3.checkpoint.writer import TEMPORARY_SUFFIX, sync_folder, write_file_durably
+from hy3.errors import EnvironmentFault, InputError
+from hy3.quantize.plan import Plan
+from hy3.quantize.resume import (
     RESUME_NAME,
     FinishedShard,
     ResumeState,
     read_resume_state,
     stamp_of,
 )
-from hy3.checkpoint.writer import TEMPORARY_SUFFIX, sync_folder, write_file_durably
-from hy3.errors import EnvironmentFault, InputError
-from hy3.quantize.plan import Plan
 
 LOCK_NAME = ".hy3_lock"
 

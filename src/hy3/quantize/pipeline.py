@@ -16,14 +16,15 @@ from hy3.checkpoint.file_hash import FileHash, hash_bytes, hash_file
 from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.quantization_config import nvfp4_experts_config
 from hy3.checkpoint.reader import TensorReader
-from hy3.checkpoint.resume import FinishedShard
 from hy3.checkpoint.writer import write_file_durably
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
-from hy3.quantize.card import CARD_NAME, ErrorSums, write_card
+from hy3.quantize.card import CARD_NAME, write_card
 from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import OutputFolder
 from hy3.quantize.plan import Plan
 from hy3.quantize.progress import Progress
+from hy3.quantize.resume import FinishedShard
+from hy3.quantize.stats import StatsByKey, add_stats
 from hy3.quantize.stream import ShardStreamer, check_unchanged
 from hy3.quantize.threads import finished_shards
 from hy3.units import format_bytes
@@ -39,7 +40,7 @@ class Outcome:
     """What a run did."""
 
     resumed_shards: int  # finished by an earlier run
-    errors: ErrorSums | None  # None when OUT was complete before
+    stats: StatsByKey | None  # None when OUT was complete before
 
 
 def quantize(plan: Plan, out: Path, workers: int, progress: Progress) -> Outcome:
@@ -89,28 +90,19 @@ def _finish(plan: Plan, folder: OutputFolder, resumed_shards: int) -> Outcome:
     shards = folder.shards()
     source = plan.small_hashes | {name: shard.source for name, shard in shards.items()}
     outputs = {name: shard.output for name, shard in shards.items()}
-    errors = _sum_errors(list(shards.values()))
+    stats = add_stats(shard.stats for shard in shards.values())
     scheme = nvfp4_experts_config(plan.config, quantize_mtp=plan.parameters.mtp == "same")
     specs = {
         name: [spec for step in steps for spec in step.outputs]
         for name, steps in plan.shards.items()
     }
     files = export_small_files(plan.checkpoint.folder, plan.raw_config, scheme, specs)
-    files[CARD_NAME] = write_card(plan, errors, source)
+    files[CARD_NAME] = write_card(plan, stats, source)
     for name, data in files.items():
         write_file_durably(folder.path / name, data)
         outputs[name] = hash_bytes(data)
     folder.complete(Manifest(plan.parameters, source, outputs))
-    return Outcome(resumed_shards, errors)
-
-
-def _sum_errors(shards: list[FinishedShard]) -> ErrorSums:
-    sums: ErrorSums = {}
-    for shard in shards:
-        for name, (error, under_max, weight) in shard.errors.items():
-            before = sums.get(name, (0.0, 0.0, 0.0))
-            sums[name] = (before[0] + error, before[1] + under_max, before[2] + weight)
-    return sums
+    return Outcome(resumed_shards, stats)
 
 
 def _check_complete(plan: Plan, out: Path, manifest: Manifest, progress: Progress) -> None:

@@ -14,10 +14,18 @@ from hy3.checkpoint.header import TensorInfo, TensorSpec
 from hy3.checkpoint.index import INDEX_NAME, Checkpoint, open_checkpoint
 from hy3.checkpoint.manifest import Parameters
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config, read_json_object
-from hy3.checkpoint.names import GROUP_SIZE, is_mtp, packed_specs, partner_of, tensor_class
-from hy3.checkpoint.resume import FileStamp, stamp_of
+from hy3.checkpoint.names import (
+    GROUP_SIZE,
+    is_mtp,
+    layer_of,
+    packed_specs,
+    partner_of,
+    tensor_class,
+)
 from hy3.errors import InputError
-from hy3.quantize.recipe import NVFP4, Recipe
+from hy3.quantize.recipe import COPY, NVFP4, Recipe
+from hy3.quantize.resume import FileStamp, stamp_of
+from hy3.quantize.stats import layer_key
 
 # Keeps the bytes of a packed weight a multiple of 4, so that what follows stays aligned.
 _ELEMENTS_MULTIPLE = 64
@@ -29,13 +37,19 @@ class Step:
 
     source: TensorInfo
     outputs: tuple[TensorSpec, ...]  # packed, scale, global scale; or the source's own spec
+    form: str  # COPY or a format
     label: str  # how reports name its kind
-    partner: str | None = None  # quantized gate or up: the tensor that shares its scale
+    sharing: tuple[str, ...] = ()  # other tensors of the source under the same tensor scale
 
     @property
     def quantized(self) -> bool:
-        """Whether the tensor is packed; otherwise it is copied."""
-        return len(self.outputs) > 1
+        """Whether the tensor is encoded; otherwise it is copied."""
+        return self.form != COPY
+
+    @property
+    def stats_key(self) -> str:
+        """Under which its statistics are summed."""
+        return layer_key(self.label, layer_of(self.source.name))
 
     @property
     def output_bytes(self) -> int:
@@ -85,7 +99,7 @@ class Plan:
         """The plan by kind of tensor, largest first."""
         groups: dict[tuple[str, str], list[Step]] = {}
         for step in self.steps():
-            form = "NVFP4" if step.quantized else step.source.dtype
+            form = step.form.upper() if step.quantized else step.source.dtype
             groups.setdefault((step.label, form), []).append(step)
         lines = [
             PlanLine(
@@ -136,7 +150,7 @@ def _step(info: TensorInfo, recipe: Recipe, config: Hy3Config, mtp: str, path: P
     in_mtp = is_mtp(info.name, config)
     label = f"{kind} (MTP)" if in_mtp else kind
     if recipe.format_of(kind) != NVFP4 or (in_mtp and mtp == "bf16"):
-        return Step(info, (info.spec,), label)
+        return Step(info, (info.spec,), COPY, label)
     rows, columns = info.shape
     if columns % GROUP_SIZE or rows * columns % _ELEMENTS_MULTIPLE:
         raise InputError(
@@ -145,7 +159,8 @@ def _step(info: TensorInfo, recipe: Recipe, config: Hy3Config, mtp: str, path: P
             "or a multiple",
             where=f"{path}: tensor {info.name!r}",
         )
-    return Step(info, packed_specs(info.spec), label, partner_of(info.name))
+    partner = partner_of(info.name)
+    return Step(info, packed_specs(info.spec), NVFP4, label, (partner,) if partner else ())
 
 
 def _check_whole(folder: Path, census: Census) -> None:

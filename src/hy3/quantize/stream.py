@@ -17,13 +17,14 @@ import numpy as np
 from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.header import TensorInfo, read_head
 from hy3.checkpoint.reader import TensorReader
-from hy3.checkpoint.resume import FinishedShard, stamp_of
 from hy3.checkpoint.writer import ShardWriter
 from hy3.errors import InputError
-from hy3.kernels.scale_search import largest_magnitude, quantize_bits
-from hy3.nvfp4.scales import tensor_scale
+from hy3.kernels.scale_search import largest_magnitude
+from hy3.quantize.encode import encode
 from hy3.quantize.plan import Plan, Step
 from hy3.quantize.progress import Advance
+from hy3.quantize.resume import FinishedShard, stamp_of
+from hy3.quantize.stats import StatsByKey, WeightStats
 from hy3.quantize.threads import Stopped
 
 CHUNK_BYTES = 4 * 2**20
@@ -40,18 +41,17 @@ class ShardStreamer:
         self._largest: dict[str, float] = {}
 
     def run(self, shard: str) -> FinishedShard:
-        """Write one shard durably; its errors are summed in data order, so any thread may."""
+        """Write one shard durably; its statistics are summed in data order, so any thread may."""
         header = self.plan.checkpoint.headers[shard]
         steps = self.plan.shards[shard]
         specs = [spec for step in steps for spec in step.outputs]
         digest = hashlib.sha256(read_head(header))
-        errors: dict[str, tuple[float, float, float]] = {}
+        stats: StatsByKey = {}
         with ShardWriter(self.out / shard, specs, header.metadata | {"format": "pt"}) as writer:
             for step in steps:
                 if step.quantized:
-                    sums = self._pack(step, digest, writer)
-                    before = errors.get(step.label, (0.0, 0.0, 0.0))
-                    errors[step.label] = _add(before, sums)
+                    before = stats.get(step.stats_key, WeightStats())
+                    stats[step.stats_key] = before + self._encode(step, digest, writer)
                 else:
                     self._copy(step.source, digest, writer)
             check_unchanged(self.plan, shard)
@@ -61,7 +61,7 @@ class ShardStreamer:
             source=FileHash(digest.hexdigest(), header.file_bytes),
             output=FileHash(output_hash, stamp.size_bytes),
             stamp=stamp,
-            errors=errors,
+            stats=stats,
         )
 
     def _copy(self, info: TensorInfo, digest: Any, writer: ShardWriter) -> None:
@@ -71,31 +71,20 @@ class ShardStreamer:
             writer.write_chunk(chunk)
             self.advance(chunk.nbytes)
 
-    def _pack(self, step: Step, digest: Any, writer: ShardWriter) -> tuple[float, float, float]:
-        """Write one weight's three tensors; returns its three sums in the weights' own units."""
+    def _encode(self, step: Step, digest: Any, writer: ShardWriter) -> WeightStats:
+        """Write what becomes of one weight."""
         if self.stop.is_set():
             raise Stopped
-        bits = self.reader.array(step.source.name)
+        name = step.source.name
+        bits = self.reader.array(name)
         digest.update(bits)
-        t = self._tensor_scale(step, largest_magnitude(bits))
-        result = quantize_bits(bits, t, self.plan.parameters.scales)
-        packed, scales, divisor = step.outputs
-        writer.write(packed.name, result.packed)
-        writer.write(scales.name, result.scales)
-        writer.write(divisor.name, np.array([1.0 / t], np.float32))
+        self._largest[name] = self._finite(name, largest_magnitude(bits))
+        largest = max(map(self._largest_of, (name, *step.sharing)))
+        encoded = encode(step.form, bits, largest, self.plan.parameters.scales)
+        for spec, data in zip(step.outputs, encoded.tensors, strict=True):
+            writer.write(spec.name, data)
         self.advance(step.source.nbytes)
-        error, under_max, weight = (
-            float(sums.sum(dtype=np.float64)) * t * t
-            for sums in (result.errors, result.max_errors, result.energies)
-        )
-        return error, under_max, weight
-
-    def _tensor_scale(self, step: Step, largest: float) -> float:
-        """t of the weight, from the joint maximum where gate and up share it."""
-        self._largest[step.source.name] = self._finite(step.source.name, largest)
-        if step.partner is None:
-            return tensor_scale(largest)
-        return tensor_scale(max(largest, self._largest_of(step.partner)))
+        return encoded.stats
 
     def _largest_of(self, name: str) -> float:
         if name not in self._largest:
@@ -139,9 +128,3 @@ def check_unchanged(plan: Plan, name: str) -> None:
             hint="leave the source alone and quantize it again into an empty folder",
             where=str(path),
         )
-
-
-def _add(
-    one: tuple[float, float, float], other: tuple[float, float, float]
-) -> tuple[float, float, float]:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]

@@ -81,8 +81,8 @@ def test_requantizing_the_twin_gives_it_back(
 ) -> None:
     """The twin lies on the NVFP4 grid, so a second round must find it without error."""
     outcome = run(folders[2], tmp_path / "again")
-    assert outcome.errors is not None
-    assert all(error == 0 for error, _, _ in outcome.errors.values())
+    assert outcome.stats is not None
+    assert all(each.error == 0 for each in outcome.stats.values())
     make_twin(tmp_path / "again", tmp_path / "twin")
     one, other = load_all(folders[2]), load_all(tmp_path / "twin")
     assert all(torch.equal(one[name], other[name]) for name in one)

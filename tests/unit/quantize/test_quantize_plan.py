@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.names import expected_packed_tensors
-from hy3.checkpoint.resume import FinishedShard, stamp_of
 from hy3.errors import InputError
 from hy3.quantize.output_folder import OutputFolder
+from hy3.quantize.resume import FinishedShard, stamp_of
+from hy3.quantize.stats import WeightStats
 from support.quantizing import plan_of
 from support.real_models import HY3
 from support.scripted import make_random
@@ -118,8 +119,8 @@ def test_the_plan_and_resumption_of_hy3_itself(tmp_path: Path) -> None:
         assert folder.resume() == {}
         for name in names:
             (out / name).write_bytes(b"x")
-            errors = {"routed_expert": (0.1, 0.2, 0.3)}
-            folder.record(name, FinishedShard(some, some, stamp_of(out / name), errors))
+            stats = {"routed_expert@1": WeightStats(0.1, 0.2, 0.3)}
+            folder.record(name, FinishedShard(some, some, stamp_of(out / name), stats))
     (out / names[5]).write_bytes(b"xy")
     with OutputFolder(out, plan) as folder:
         assert set(folder.resume()) == set(names) - {names[5]}

@@ -8,7 +8,8 @@ import pytest
 
 from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.manifest import Parameters
-from hy3.checkpoint.resume import (
+from hy3.errors import InputError
+from hy3.quantize.resume import (
     RESUME_NAME,
     FileStamp,
     FinishedShard,
@@ -16,7 +17,7 @@ from hy3.checkpoint.resume import (
     read_resume_state,
     stamp_of,
 )
-from hy3.errors import InputError
+from hy3.quantize.stats import WeightStats
 
 STATE = ResumeState(
     Parameters("experts-nvfp4", "exact", "same", "0.1.0"),
@@ -26,7 +27,7 @@ STATE = ResumeState(
             FileHash("a" * 64, 10),
             FileHash("b" * 64, 4),
             FileStamp(4, 2**62),
-            {"routed_expert": (0.1 + 0.2, 0.5, 1e-300)},
+            {"routed_expert@1": WeightStats(0.1 + 0.2, 0.5, 1e-300, (1, 2, 3))},
         )
     },
 )

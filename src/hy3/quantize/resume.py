@@ -15,6 +15,7 @@ from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.manifest import Parameters
 from hy3.checkpoint.strict_json import JsonFault, parse_object
 from hy3.errors import InputError
+from hy3.quantize.stats import StatsByKey, WeightStats
 
 RESUME_NAME = "hy3_resume.json"
 SCHEMA = "hy3.resume/1"
@@ -35,8 +36,7 @@ class FinishedShard:
     source: FileHash  # the shard it was made from
     output: FileHash
     stamp: FileStamp  # of the output
-    # class -> sums of: squared error, the same under rule max, squared weight
-    errors: dict[str, tuple[float, float, float]]
+    stats: StatsByKey  # of what was quantized in it
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ResumeState:
                     "source": vars(shard.source),
                     "output": vars(shard.output),
                     "stamp": vars(shard.stamp),
-                    "errors": shard.errors,
+                    "stats": {key: vars(stats) for key, stats in shard.stats.items()},
                 }
                 for name, shard in self.shards.items()
             },
@@ -99,8 +99,10 @@ def _shard(item: dict[str, Any]) -> FinishedShard:
         FileHash(**item["source"]),
         FileHash(**item["output"]),
         FileStamp(**item["stamp"]),
-        {
-            name: (float(error), float(under_max), float(weight))
-            for name, (error, under_max, weight) in item["errors"].items()
-        },
+        {key: _stats(stats) for key, stats in item["stats"].items()},
     )
+
+
+def _stats(item: dict[str, Any]) -> WeightStats:
+    error, max_error, energy = (float(item[key]) for key in ("error", "max_error", "energy"))
+    return WeightStats(error, max_error, energy, tuple(map(int, item["shifts"])))

@@ -1,0 +1,44 @@
+"""One weight in a format: the tensors that are stored for it, and what that did to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hy3.kernels.scale_search import quantize_bits
+from hy3.nvfp4.scales import tensor_scale
+from hy3.quantize.recipe import NVFP4
+from hy3.quantize.stats import WeightStats
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The contents of a step's outputs, in their order."""
+
+    tensors: tuple[NDArray[Any], ...]
+    stats: WeightStats
+
+
+def encode(form: str, bits: NDArray[np.uint16], largest: float, scales: str) -> Encoded:
+    """Put a finite BF16 matrix, bit patterns [out, in], into a format.
+
+    Args:
+        form: a format of recipes other than "copy"
+        largest: the joint largest magnitude of all weights that share the tensor scale
+        scales: the scale rule
+    """
+    assert form == NVFP4, form
+    return _encode_nvfp4(bits, tensor_scale(largest), scales)
+
+
+def _encode_nvfp4(bits: NDArray[np.uint16], t: float, scales: str) -> Encoded:
+    result = quantize_bits(bits, t, scales)
+    error, max_error, energy = (
+        float(sums.sum(dtype=np.float64)) * t * t
+        for sums in (result.errors, result.max_errors, result.energies)
+    )
+    tensors = (result.packed, result.scales, np.array([1.0 / t], np.float32))
+    return Encoded(tensors, WeightStats(error, max_error, energy))
