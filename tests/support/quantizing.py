@@ -13,12 +13,13 @@ from pathlib import Path
 
 from hy3.quantize.pipeline import Outcome, quantize
 from hy3.quantize.plan import Plan, make_plan
+from hy3.quantize.progress import Meter
 from hy3.quantize.recipe import load_recipe
 
 
 @contextmanager
-def no_progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    yield lambda count: None
+def no_progress(label: str, total_bytes: int) -> Iterator[Meter]:
+    yield lambda *_: None
 
 
 def plan_of(source: Path, scales: str = "exact", mtp: str = "same") -> Plan:

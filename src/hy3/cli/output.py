@@ -10,10 +10,13 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hy3.cli.progress import Advance, byte_progress
+from hy3.cli.progress import byte_progress
 from hy3.errors import Hy3Error
+
+if TYPE_CHECKING:
+    from hy3.quantize.progress import Meter
 
 
 class Output:
@@ -32,8 +35,8 @@ class Output:
         """A line that begins with ``warning:``; shown even when quiet."""
         print(f"warning: {text}", file=sys.stderr, flush=True)
 
-    def progress(self, label: str, total_bytes: int) -> AbstractContextManager[Advance]:
-        """A context that yields ``advance(bytes)``; total 0 means unknown. Never data."""
+    def progress(self, label: str, total_bytes: int) -> AbstractContextManager[Meter]:
+        """A context that yields ``advance(bytes, stats)``; total 0 means unknown. Never data."""
         return byte_progress(label, total_bytes, self.quiet)
 
     def text(self, text: str) -> None:

@@ -57,9 +57,8 @@ def quantize(plan: Plan, out: Path, workers: int, progress: Progress) -> Outcome
             folder.forget_state()
             return Outcome(len(plan.shards), None)
         resumed = folder.resume()
-        pending = [name for name in plan.shards if name not in resumed]
-        _check_space(plan, out, pending)
-        with closing(_stream(plan, out, pending, workers, progress)) as finished:
+        _check_space(plan, out, _pending(plan, resumed))
+        with closing(_stream(plan, out, resumed, workers, progress)) as finished:
             for name, shard in finished:
                 folder.record(name, shard)
         return _finish(plan, folder, len(resumed))
@@ -72,12 +71,19 @@ def worker_limit(plan: Plan, workers: int) -> int:
     return max(1, min(workers, len(plan.shards), fitting))
 
 
+def _pending(plan: Plan, resumed: dict[str, FinishedShard]) -> list[str]:
+    return [name for name in plan.shards if name not in resumed]
+
+
 def _stream(
-    plan: Plan, out: Path, pending: list[str], workers: int, progress: Progress
+    plan: Plan, out: Path, resumed: dict[str, FinishedShard], workers: int, progress: Progress
 ) -> Generator[tuple[str, FinishedShard], None, None]:
     """Yields each shard as it becomes durable; the first failure stops the others."""
+    pending = _pending(plan, resumed)
     total = sum(step.source.nbytes for name in pending for step in plan.shards[name])
     with progress("quantize", total) as advance, TensorReader(plan.checkpoint) as reader:
+        for each in add_stats(shard.stats for shard in resumed.values()).values():
+            advance(0, each)
         streamer = ShardStreamer(plan, reader, out, advance)
         limit = worker_limit(plan, workers)
         yield from finished_shards(streamer.run, pending, limit, streamer.stop)

@@ -22,7 +22,7 @@ from hy3.errors import InputError
 from hy3.kernels.scale_search import largest_magnitude
 from hy3.quantize.encode import encode
 from hy3.quantize.plan import Plan, Step
-from hy3.quantize.progress import Advance
+from hy3.quantize.progress import Meter
 from hy3.quantize.resume import FinishedShard, stamp_of
 from hy3.quantize.stats import StatsByKey, WeightStats
 from hy3.quantize.threads import Stopped
@@ -33,7 +33,7 @@ CHUNK_BYTES = 4 * 2**20
 class ShardStreamer:
     """Streams shards of one plan; threads may share it."""
 
-    def __init__(self, plan: Plan, reader: TensorReader, out: Path, advance: Advance) -> None:
+    def __init__(self, plan: Plan, reader: TensorReader, out: Path, advance: Meter) -> None:
         self.plan, self.reader, self.out = plan, reader, out
         self.advance = advance
         self.stop = threading.Event()
@@ -83,7 +83,7 @@ class ShardStreamer:
         encoded = encode(step.form, bits, largest, self.plan.parameters.scales)
         for spec, data in zip(step.outputs, encoded.tensors, strict=True):
             writer.write(spec.name, data)
-        self.advance(step.source.nbytes)
+        self.advance(step.source.nbytes, encoded.stats)
         return encoded.stats
 
     def _largest_of(self, name: str) -> float:

@@ -28,8 +28,9 @@ from hy3.nvfp4.scales import tensor_scale
 from hy3.nvfp4.tensor import quantize as quantize_tensor
 from hy3.quantize.output_folder import OutputFolder
 from hy3.quantize.pipeline import quantize, worker_limit
+from hy3.quantize.stats import WeightStats
 from hy3.quantize.stream import ShardStreamer
-from support.quantizing import no_progress, plan_of, run, run_in_child, tree
+from support.quantizing import kill_at_event, no_progress, plan_of, run, run_in_child, tree
 from support.scripted import make_random
 
 SCHEME = QuantizationScheme(
@@ -291,7 +292,7 @@ def test_a_changed_output_is_made_again(source: Path, made: Path, tmp_path: Path
     shards = list(plan.shards)
     with OutputFolder(out, plan) as folder, TensorReader(plan.checkpoint) as reader:
         folder.resume()
-        streamer = ShardStreamer(plan, reader, out, lambda count: None)
+        streamer = ShardStreamer(plan, reader, out, lambda *_: None)
         for name in shards[:2]:
             folder.record(name, streamer.run(name))
     os.utime(out / shards[0], ns=(0, 0))
@@ -306,17 +307,30 @@ def test_worker_limit(source: Path) -> None:
 
 
 def test_progress_adds_up_to_the_source(source: Path, tmp_path: Path) -> None:
+    """Bytes and statistics; a resumed run begins with the statistics of what was finished."""
     seen: dict[str, list[int]] = {}
+    told = WeightStats()
 
     @contextmanager
     def progress(label: str, total: int):
         seen[label] = [total, 0]
 
-        def advance(count: int) -> None:
+        def advance(count: int, stats: WeightStats | None = None) -> None:
+            nonlocal told
             seen[label][1] += count
+            told += stats or WeightStats()
 
         yield advance
 
-    plan = plan_of(source)
-    quantize(plan, tmp_path / "out", 1, progress)
+    plan, out = plan_of(source), tmp_path / "out"
+    wanted = quantize(plan, out, 1, progress).stats
     assert seen == {"quantize": [plan.source_bytes, plan.source_bytes]}
+    energy = sum(each.energy for each in wanted.values())
+    assert told.energy == pytest.approx(energy) and told.error < told.max_error
+
+    whole, told = told, WeightStats()
+    assert run_in_child(source, tmp_path / "killed", kill_at_event(tmp_path / "killed", 24), 1) != 0
+    resumed = quantize(plan, tmp_path / "killed", 1, progress)
+    assert resumed.resumed_shards > 0
+    assert seen["quantize"][0] < plan.source_bytes
+    assert told.error == pytest.approx(whole.error)
