@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": set(),
     "nvfp4": set(),
     "kernels": {"nvfp4"},
-    "quantize": {"nvfp4", "checkpoint", "kernels", "chat", "hardware"},
+    "quantize": {"nvfp4", "checkpoint", "kernels", "chat", "hardware", "report"},
     "model": {"kernels", "nvfp4", "checkpoint"},
     "engine": {"model", "kernels", "nvfp4", "checkpoint"},
     "chat": {"checkpoint"},

@@ -78,6 +78,7 @@ def _root(
 # Extra -> the top-level packages whose absence means that it was not installed.
 _ENGINE_PACKAGES = frozenset(
     {"torch", "numba", "llguidance", "fastapi", "uvicorn", "pydantic", "prometheus_client"}
+    | {"matplotlib", "yaml"}
 )
 
 

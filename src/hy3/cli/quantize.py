@@ -41,10 +41,10 @@ def command(
 
     output, out = Output(json_output, quiet), expand_home(out)
     plan = make_plan(model_folder(source), load_recipe(recipe), scales, mtp)
-    result = _describe(plan) | {"out": out.resolve().name, "dry_run": dry_run}
+    common = {"out": out.resolve().name, "dry_run": dry_run}
     if dry_run:
-        _print_plan(output, plan)
-        output.result("quantize", result)
+        _print_table(output, plan, {})
+        output.result("quantize", _describe(plan, {}) | common)
         return
     from hy3.quantize.pipeline import quantize
 
@@ -52,12 +52,10 @@ def command(
     if outcome.stats is None:
         output.text(f"{out} was complete already, from the same source")
     else:
-        _print_plan(output, plan)
-        _print_errors(output, scales, outcome.stats)
+        _print_table(output, plan, outcome.stats)
         output.text(f"{out} is complete; hy3 verify proves it")
-    result |= {"resumed_shards": outcome.resumed_shards, "was_complete": outcome.stats is None}
-    result["error_by_class"] = _describe_errors(outcome.stats or {})
-    output.result("quantize", result)
+    common |= {"resumed_shards": outcome.resumed_shards, "was_complete": outcome.stats is None}
+    output.result("quantize", _describe(plan, outcome.stats or {}) | common)
 
 
 def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
@@ -66,50 +64,23 @@ def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
         raise InputError(f"{value!r} is unknown", hint=hint, where=option)
 
 
-def _describe(plan: Plan) -> dict[str, Any]:
+def _describe(plan: Plan, stats: StatsByKey) -> dict[str, Any]:
+    from hy3.quantize.summary import class_rows
+
     return {
         "source": plan.checkpoint.folder.resolve().name,
         "parameters": vars(plan.parameters),
         "source_bytes": plan.source_bytes,
         "output_bytes": plan.output_bytes,
         "shards": len(plan.shards),
-        "classes": [vars(line) for line in plan.lines()],
+        "classes": [row.as_json() for row in class_rows(plan, stats)],
     }
 
 
-def _print_plan(output: Output, plan: Plan) -> None:
+def _print_table(output: Output, plan: Plan, stats: StatsByKey) -> None:
+    from hy3.quantize.summary import summary_table
     from hy3.units import format_bytes
 
-    rows = [
-        (
-            line.label,
-            line.format,
-            str(line.tensors),
-            format_bytes(line.source_bytes),
-            format_bytes(line.output_bytes),
-        )
-        for line in plan.lines()
-    ]
-    output.table(("class", "stored as", "tensors", "from", "to"), rows)
+    output.table(*summary_table(plan, stats))
     before, after = format_bytes(plan.source_bytes), format_bytes(plan.output_bytes)
     output.text(f"{before} become {after} in {len(plan.shards)} shards")
-
-
-def _describe_errors(stats: StatsByKey) -> dict[str, dict[str, float]]:
-    from hy3.quantize.stats import stats_by_class
-
-    return {
-        name: {
-            "relative_squared_error": each.relative_error,
-            "relative_squared_error_max_rule": each.relative_max_error,
-        }
-        for name, each in stats_by_class(stats).items()
-    }
-
-
-def _print_errors(output: Output, scales: str, stats: StatsByKey) -> None:
-    for name, both in sorted(_describe_errors(stats).items()):
-        output.text(
-            f"{name}: relative squared error {both['relative_squared_error']:.5f} ({scales}), "
-            f"{both['relative_squared_error_max_rule']:.5f} (max)"
-        )

@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 from hy3.checkpoint.file_hash import FileHash
+from hy3.quantize.front_matter import front_matter
+from hy3.quantize.pictures import ERROR_PICTURE, SCALE_PICTURE
 from hy3.quantize.plan import Plan
-from hy3.quantize.stats import StatsByKey, stats_by_class
+from hy3.quantize.recipe import NVFP4
+from hy3.quantize.stats import StatsByKey
+from hy3.quantize.summary import summary_table
 from hy3.units import format_bytes
 
 CARD_NAME = "README.md"
 
+# picture -> what it shows, and how to read it
+_CAPTIONS = {
+    ERROR_PICTURE: (
+        "Error by layer and class",
+        "In the measure of the table; dashed: the plain rule `max` under the same tensor scales.",
+    ),
+    SCALE_PICTURE: (
+        "Chosen group scales beside amax / 6",
+        "Under amax / 6, rule `max`, the largest weight of a group becomes 6, the largest value. "
+        "To the left of 0 it is clipped, to the right it becomes less than 6.",
+    ),
+}
 
-def write_card(plan: Plan, stats: StatsByKey, source: dict[str, FileHash]) -> bytes:
+
+def write_card(
+    plan: Plan, stats: StatsByKey, source: dict[str, FileHash], pictures: dict[str, bytes]
+) -> bytes:
     """README.md; the same plan, statistics and source give the same bytes."""
-    parameters = plan.parameters
     sections = [
-        "# NVFP4 weights of a `hy_v3` checkpoint",
-        f"Made by `hy3` {parameters.hy3_version} from BF16: recipe `{parameters.recipe}`, scale "
-        f"rule `{parameters.scales}`, MTP experts "
-        f"{'in BF16' if parameters.mtp == 'bf16' else 'treated as the others'}. "
-        f"{format_bytes(plan.source_bytes)} became {format_bytes(plan.output_bytes)}. Weights "
-        "only: activations stay in BF16 (W4A16). Tensor scales are powers of two, so every "
-        "weight is exact in BF16 once decoded.",
+        f"{front_matter(plan)}# {_formats(plan)} weights of a `hy_v3` checkpoint",
+        _origin(plan),
         "## What became what",
-        _table(
-            ("class", "stored as", "tensors", "from", "to"),
-            [
-                (
-                    line.label,
-                    line.format,
-                    str(line.tensors),
-                    format_bytes(line.source_bytes),
-                    format_bytes(line.output_bytes),
-                )
-                for line in plan.lines()
-            ],
-        ),
-        "## Error of the quantized weights",
-        "Sum of squared errors relative to the sum of squared weights; beside it the plain rule "
-        "`max` under the same tensor scales.",
-        _table(("class", parameters.scales, "max", "change"), _error_rows(stats)),
+        _table(*summary_table(plan, stats)),
+        "Errors are sums of squared errors relative to sums of squared weights.",
+        *map(_picture, pictures),
+        "## Recipe",
+        "The first rule that names a class decides it; `*` names all.",
+        _table(("class", "format"), [(f"`{kind}`", form) for kind, form in plan.recipe.rules]),
         "## Source",
         "SHA-256 of the files that this was made from. `hy3_manifest.json` holds those of this "
         "folder; `hy3 verify` checks both.",
@@ -47,13 +49,29 @@ def write_card(plan: Plan, stats: StatsByKey, source: dict[str, FileHash]) -> by
     return ("\n\n".join(sections) + "\n").encode()
 
 
-def _error_rows(stats: StatsByKey) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for name, each in sorted(stats_by_class(stats).items()):
-        ratio = each.error / each.max_error if each.max_error else 1.0
-        relative = (f"{each.relative_error:.5f}", f"{each.relative_max_error:.5f}")
-        rows.append((name, *relative, f"{100 * (ratio - 1):+.1f} %"))
-    return rows
+def _picture(name: str) -> str:
+    title, reading = _CAPTIONS[name]
+    return f"![{title}]({name})\n\n{title}. {reading}"
+
+
+def _formats(plan: Plan) -> str:
+    return " and ".join(sorted({line.format for line in plan.lines() if line.quantized}))
+
+
+def _origin(plan: Plan) -> str:
+    parameters = plan.parameters
+    mtp = "in BF16" if parameters.mtp == "bf16" else "treated as the others"
+    text = (
+        f"Made by `hy3` {parameters.hy3_version} from BF16: recipe `{parameters.recipe}`, scale "
+        f"rule `{parameters.scales}`, MTP experts {mtp}. {format_bytes(plan.source_bytes)} became "
+        f"{format_bytes(plan.output_bytes)}. Weights only: activations stay in BF16."
+    )
+    if any(step.form == NVFP4 for step in plan.steps()):
+        text += (
+            " Tensor scales of NVFP4 are powers of two, so every such weight is exact in BF16 once "
+            "decoded."
+        )
+    return text
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -21,6 +21,7 @@ from hy3.errors import CheckFailed, EnvironmentFault, InputError
 from hy3.quantize.card import CARD_NAME, write_card
 from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import OutputFolder
+from hy3.quantize.pictures import draw_pictures
 from hy3.quantize.plan import Plan
 from hy3.quantize.progress import Progress
 from hy3.quantize.resume import FinishedShard
@@ -103,7 +104,8 @@ def _finish(plan: Plan, folder: OutputFolder, resumed_shards: int) -> Outcome:
         for name, steps in plan.shards.items()
     }
     files = export_small_files(plan.checkpoint.folder, plan.raw_config, scheme, specs)
-    files[CARD_NAME] = write_card(plan, stats, source)
+    pictures = draw_pictures(stats, plan.parameters.scales)
+    files |= pictures | {CARD_NAME: write_card(plan, stats, source, pictures)}
     for name, data in files.items():
         write_file_durably(folder.path / name, data)
         outputs[name] = hash_bytes(data)

@@ -63,6 +63,7 @@ class PlanLine:
 
     label: str
     format: str
+    quantized: bool
     tensors: int
     source_bytes: int
     output_bytes: int
@@ -75,6 +76,7 @@ class Plan:
     checkpoint: Checkpoint
     config: Hy3Config
     raw_config: dict[str, Any]
+    recipe: Recipe
     parameters: Parameters
     shards: dict[str, tuple[Step, ...]]  # shard file name -> steps in data order
     stamps: dict[str, FileStamp]  # config, index and shards, as they looked before reading
@@ -97,19 +99,20 @@ class Plan:
 
     def lines(self) -> list[PlanLine]:
         """The plan by kind of tensor, largest first."""
-        groups: dict[tuple[str, str], list[Step]] = {}
+        groups: dict[tuple[str, str, bool], list[Step]] = {}
         for step in self.steps():
             form = step.form.upper() if step.quantized else step.source.dtype
-            groups.setdefault((step.label, form), []).append(step)
+            groups.setdefault((step.label, form, step.quantized), []).append(step)
         lines = [
             PlanLine(
                 label,
                 form,
+                quantized,
                 len(steps),
                 sum(step.source.nbytes for step in steps),
                 sum(step.output_bytes for step in steps),
             )
-            for (label, form), steps in groups.items()
+            for (label, form, quantized), steps in groups.items()
         ]
         return sorted(lines, key=lambda line: (-line.source_bytes, line.label))
 
@@ -133,6 +136,7 @@ def make_plan(folder: Path, recipe: Recipe, scales: str, mtp: str) -> Plan:
         checkpoint=checkpoint,
         config=config,
         raw_config=raw_config,
+        recipe=recipe,
         parameters=Parameters(recipe.name, scales, mtp, __version__),
         shards={
             name: tuple(

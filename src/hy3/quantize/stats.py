@@ -40,6 +40,11 @@ class WeightStats:
         """The same under the plain rule."""
         return self.max_error / self.energy if self.energy else 0.0
 
+    @property
+    def change_percent(self) -> float:
+        """The error relative to that of the plain rule; negative is better."""
+        return 100 * (self.error / self.max_error - 1) if self.max_error else 0.0
+
 
 # "label@layer", as layer_key makes it, or a label alone -> its sums
 StatsByKey = dict[str, WeightStats]
@@ -48,6 +53,12 @@ StatsByKey = dict[str, WeightStats]
 def layer_key(label: str, layer: int | None) -> str:
     """The key of one class in one layer; layer is None for tensors outside the layers."""
     return label if layer is None else f"{label}@{layer}"
+
+
+def split_key(key: str) -> tuple[str, int | None]:
+    """Label and layer of a key."""
+    label, at, layer = key.partition("@")
+    return label, int(layer) if at else None
 
 
 def add_stats(many: Iterable[StatsByKey]) -> StatsByKey:
@@ -61,4 +72,4 @@ def add_stats(many: Iterable[StatsByKey]) -> StatsByKey:
 
 def stats_by_class(stats: StatsByKey) -> StatsByKey:
     """The layers of each class added up: label -> sums."""
-    return add_stats({key.partition("@")[0]: each} for key, each in stats.items())
+    return add_stats({split_key(key)[0]: each} for key, each in stats.items())
