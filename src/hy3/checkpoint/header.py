@@ -84,15 +84,42 @@ def read_header(path: Path) -> Header:
     try:
         with path.open("rb") as file:
             file_bytes = os.fstat(file.fileno()).st_size
-            raw = _read_raw(file.read(LENGTH_BYTES), file, path, file_bytes)
+            raw = file.read(header_length(file.read(LENGTH_BYTES), file_bytes, str(path)))
     except OSError as error:
         raise InputError(
             f"cannot be read ({error.strerror})",
             hint="check the path and its permissions",
             where=str(path),
         ) from error
+    return parse_header(raw, file_bytes, path, str(path))
+
+
+def header_length(prefix: bytes, file_bytes: int, where: str) -> int:
+    """Bytes of JSON that a file's first eight bytes announce; InputError when it cannot be so."""
+    length = int.from_bytes(prefix, "little")
+    message = ""
+    if len(prefix) < LENGTH_BYTES:
+        message = f"holds {file_bytes} bytes, too few for a safetensors header"
+    elif length > MAX_HEADER_BYTES:
+        message = f"announces a header of {length} bytes; the format allows {MAX_HEADER_BYTES}"
+    elif LENGTH_BYTES + length > file_bytes:
+        message = f"announces a header of {length} bytes but the file ends at {file_bytes}"
+    if message:
+        hint = "the file is truncated or not safetensors: fetch it again"
+        raise InputError(message, hint=hint, where=f"{where}: byte 0")
+    return length
+
+
+def parse_header(raw: bytes, file_bytes: int, path: Path, where: str) -> Header:
+    """Check the JSON of a header; nothing of the data section is needed.
+
+    Args:
+        file_bytes: size of the whole file
+        path: where the file lies or will lie
+        where: what errors call it
+    """
     data_start = LENGTH_BYTES + len(raw)
-    fault = _Fault(path, raw)
+    fault = _Fault(where, raw)
     try:
         entries = parse_object(raw)
     except JsonFault as error:
@@ -139,8 +166,8 @@ def encode_header(tensors: Sequence[TensorSpec], metadata: dict[str, str]) -> by
 class _Fault:
     """Builds the errors of one header: file, tensor and byte offset in ``where``."""
 
-    def __init__(self, path: Path, raw: bytes) -> None:
-        self.path, self.raw = path, raw
+    def __init__(self, file: str, raw: bytes) -> None:
+        self.file, self.raw = file, raw
 
     def __call__(
         self, message: str, name: str = "", offset: int | None = None, hint: str = ""
@@ -152,24 +179,8 @@ class _Fault:
         return InputError(
             message,
             hint=hint or "the file is damaged or not safetensors: fetch it again",
-            where=f"{self.path}{tensor}: byte {LENGTH_BYTES + offset}",
+            where=f"{self.file}{tensor}: byte {LENGTH_BYTES + offset}",
         )
-
-
-def _read_raw(prefix: bytes, file: Any, path: Path, file_bytes: int) -> bytes:
-    length = int.from_bytes(prefix, "little")
-    message = ""
-    if len(prefix) < LENGTH_BYTES:
-        message = f"holds {file_bytes} bytes, too few for a safetensors header"
-    elif length > MAX_HEADER_BYTES:
-        message = f"announces a header of {length} bytes; the format allows {MAX_HEADER_BYTES}"
-    elif LENGTH_BYTES + length > file_bytes:
-        message = f"announces a header of {length} bytes but the file ends at {file_bytes}"
-    if message:
-        hint = "the file is truncated or not safetensors: fetch it again"
-        raise InputError(message, hint=hint, where=f"{path}: byte 0")
-    raw: bytes = file.read(length)
-    return raw
 
 
 def _metadata(value: Any, fault: _Fault) -> dict[str, str]:

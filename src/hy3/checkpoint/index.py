@@ -16,6 +16,14 @@ MAX_INDEX_BYTES = 100_000_000
 
 
 @dataclass(frozen=True)
+class Index:
+    """What ``model.safetensors.index.json`` says."""
+
+    weight_map: dict[str, str]  # tensor name -> shard file name
+    declared_bytes: int | None  # metadata.total_size
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """All headers of one folder; every tensor is in exactly one shard."""
 
@@ -47,27 +55,46 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise InputError("is not a folder", hint="name a checkpoint folder", where=str(folder))
     on_disk = {path.name for path in folder.glob("*.safetensors")}
-    index_path = folder / INDEX_NAME
-    if index_path.exists():
-        weight_map, declared_bytes = _read_index(index_path)
-        _check_shards(set(weight_map.values()), on_disk, index_path)
-    elif on_disk == {SINGLE_NAME}:
-        weight_map, declared_bytes = None, None
-    else:
-        found = f"{len(on_disk)} shards" if on_disk else "no shard"
-        raise InputError(
-            f"has {found} but neither {INDEX_NAME} nor a lone {SINGLE_NAME}",
-            hint="fetch the whole checkpoint, its index included",
-            where=str(folder),
-        )
+    index = find_index(folder, on_disk)
     headers = {name: read_header(folder / name) for name in sorted(on_disk)}
+    return join_checkpoint(folder, headers, index)
+
+
+def join_checkpoint(folder: Path, headers: dict[str, Header], index: Index | None) -> Checkpoint:
+    """The checkpoint of these headers; ``index`` is None for a lone ``model.safetensors``.
+
+    Raises:
+        InputError: when a tensor lies in two shards, or index and headers disagree.
+    """
     tensors = _place_tensors(headers.values())
-    if weight_map is not None:
-        _check_placement(weight_map, tensors, headers, index_path)
-    return Checkpoint(folder, headers, tensors, declared_bytes)
+    if index is None:
+        return Checkpoint(folder, headers, tensors, None)
+    _check_placement(index.weight_map, tensors, headers, folder / INDEX_NAME)
+    return Checkpoint(folder, headers, tensors, index.declared_bytes)
 
 
-def _read_index(path: Path) -> tuple[dict[str, str], int | None]:
+def find_index(folder: Path, shards: set[str]) -> Index | None:
+    """The index of ``folder``, None for a lone ``model.safetensors``.
+
+    Raises:
+        InputError: the index is missing or unsound, or does not name exactly ``shards``.
+    """
+    path = folder / INDEX_NAME
+    if path.exists():
+        index = _read_index(path)
+        _check_shards(set(index.weight_map.values()), shards, path)
+        return index
+    if shards == {SINGLE_NAME}:
+        return None
+    found = f"{len(shards)} shards" if shards else "no shard"
+    raise InputError(
+        f"has {found} but neither {INDEX_NAME} nor a lone {SINGLE_NAME}",
+        hint="fetch the whole checkpoint, its index included",
+        where=str(folder),
+    )
+
+
+def _read_index(path: Path) -> Index:
     try:
         size = path.stat().st_size
         if size > MAX_INDEX_BYTES:
@@ -86,7 +113,7 @@ def _read_index(path: Path) -> tuple[dict[str, str], int | None]:
             raise _fault(path, message, name)
     metadata = index.get("metadata")
     declared = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return weight_map, declared if type(declared) is int else None
+    return Index(weight_map, declared if type(declared) is int else None)
 
 
 def _is_plain_shard_name(name: str) -> bool:
