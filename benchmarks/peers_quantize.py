@@ -1,0 +1,219 @@
+"""hy3 quantize beside llm-compressor and ModelOpt on the same generated checkpoints.
+
+    python benchmarks/peers_quantize.py --llmcompressor PYTHON --modelopt PYTHON
+    python benchmarks/peers_quantize.py --device cuda ...      # the peers on a GPU
+    python benchmarks/peers_quantize.py --only hy3             # only these rows, keeps the rest
+
+Each tool runs in a child process, by the Python that has it (this one unless told otherwise), after
+its source was read once. Every output is judged by peers_judge.py. A preset is run --repeat times,
+slow ones once; a row keeps the run of the least processor time, and the wall times of all. Rows are
+merged into an earlier result of the same machine. On a GPU hy3's rows are those of the CPU there:
+quantize does its search on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from child_usage import Usage, run_measured
+from peers_checkpoint import raw_config, write_checkpoint
+from peers_judge import judge
+from record import ROOT, record
+
+HERE = Path(__file__).resolve().parent
+TIMEOUT_S = 2400
+ERROR_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One way to quantize, and where it is worth running."""
+
+    tool: str
+    name: str
+    slow_on_cpu: bool = False  # there only S, once
+    worth_l_on_cpu: bool = False
+
+
+PRESETS = (
+    Preset("hy3", "max", worth_l_on_cpu=True),
+    Preset("hy3", "four-over-six", worth_l_on_cpu=True),
+    Preset("hy3", "exact", worth_l_on_cpu=True),
+    Preset("llmcompressor", "default", worth_l_on_cpu=True),
+    Preset("llmcompressor", "memoryless_mse", slow_on_cpu=True),
+    Preset("llmcompressor", "nvfp4_expanded_mse", slow_on_cpu=True),
+    Preset("llmcompressor", "oneshot", worth_l_on_cpu=True),
+    Preset("modelopt", "max", worth_l_on_cpu=True),
+    Preset("modelopt", "four-over-six"),
+    Preset("modelopt", "mse"),
+    Preset("modelopt", "sweep"),
+)
+
+
+class Bench:
+    """One invocation's checkpoints and settings."""
+
+    def __init__(self, options: argparse.Namespace, work: Path) -> None:
+        self._options, self._work = options, work
+        self.checkpoints: dict[str, dict[str, Any]] = {}
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every wanted row, judged, with its checkpoint made once a size."""
+        for size in self._options.sizes:
+            source = self._work / size
+            self.checkpoints[size] = write_checkpoint(source, size)
+            for preset in self._wanted(size):
+                yield self._row(size, source, preset)
+            shutil.rmtree(source)
+
+    def _wanted(self, size: str) -> list[Preset]:
+        everywhere = size == "S" or self._options.device == "cuda"
+        return [
+            preset
+            for preset in PRESETS
+            if f"{preset.tool}:{preset.name}".startswith(tuple(self._options.only))
+            and (everywhere or preset.worth_l_on_cpu)
+        ]
+
+    def _row(self, size: str, source: Path, preset: Preset) -> dict[str, Any]:
+        out, report = self._work / "out", self._work / "report.json"
+        slow = preset.slow_on_cpu and self._options.device == "cpu"
+        runs = []
+        for _ in range(1 if slow else self._options.repeat):
+            shutil.rmtree(out, ignore_errors=True)
+            report.unlink(missing_ok=True)
+            _read_once(source)
+            command = self._command(preset, source, out, report)
+            runs.append(run_measured(command, self._work / "log", TIMEOUT_S))
+            if runs[-1].exit_status:
+                break
+        row = {
+            "size": size,
+            "tool": preset.tool,
+            "preset": preset.name,
+            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "load_1min_after": round(os.getloadavg()[0], 1),
+            "wall_s_of_runs": [run.wall_s for run in runs],
+            "cpu_s_of_runs": [run.cpu_s for run in runs],
+            **_measured(min(runs, key=lambda run: run.cpu_s)),
+        }
+        if runs[-1].exit_status:
+            return row | {"error": _last_error(runs[-1].output)}
+        if report.exists():
+            row |= json.loads(report.read_text())
+        row["out_bytes"] = sum(path.stat().st_size for path in out.glob("*.safetensors"))
+        return row | judge(source, out, raw_config(size)["num_hidden_layers"])
+
+    def _command(self, preset: Preset, source: Path, out: Path, report: Path) -> list[str]:
+        if preset.tool == "hy3":
+            verb = [sys.executable, "-m", "hy3.cli.app", "quantize", str(source), str(out)]
+            return [*verb, "--scales", preset.name]
+        script = str(HERE / f"peers_{preset.tool}.py")
+        python = getattr(self._options, preset.tool)
+        return [
+            python,
+            script,
+            str(source),
+            str(out),
+            preset.name,
+            self._options.device,
+            str(report),
+        ]
+
+
+def _measured(run: Usage) -> dict[str, Any]:
+    fields = dataclasses.asdict(run)
+    del fields["output"]
+    return fields
+
+
+def _read_once(folder: Path) -> None:
+    for path in folder.iterdir():
+        with path.open("rb", buffering=0) as file:
+            while file.read(2**24):
+                pass
+
+
+def _last_error(output: str) -> str:
+    """The last line that names an exception, else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
+    named = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception"))]
+    return (named or lines)[-1][:ERROR_CHARACTERS]
+
+
+def merged(path: Path, rows: list[dict[str, Any]], processor: str) -> list[dict[str, Any]]:
+    """New rows in place of old ones of the same name, in the order of PRESETS."""
+    known: dict[tuple[str, ...], dict[str, Any]] = {}
+    if path.exists():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        if old["hardware"]["processor"] != processor:
+            sys.exit(f"{path} is of another machine: {old['hardware']['processor']}")
+        known = {_key(row): row for row in old["rows"]}
+    known |= {_key(row): row for row in rows}
+    order = [("S", p.tool, p.name) for p in PRESETS] + [("L", p.tool, p.name) for p in PRESETS]
+    return [known[key] for key in order if key in known]
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["size"], row["tool"], row["preset"]
+
+
+def _gpu(device: str) -> dict[str, Any]:
+    if device == "cpu":
+        return {}
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name()}
+
+
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--sizes", type=lambda text: text.split(","), default=["S", "L"])
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="beginnings of TOOL:PRESET, such as hy3"
+    )
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--llmcompressor", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--modelopt", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--work", type=Path, help="where checkpoints lie meanwhile")
+    parser.add_argument("--results", type=Path, help="the JSON to write")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Run, judge, and leave benchmarks/results/peers_quantize_<cpu or gpu>.json."""
+    from hy3.cli.env import gather_environment
+
+    options = options_of()
+    name = f"peers_quantize_{'gpu' if options.device == 'cuda' else 'cpu'}"
+    path = options.results or ROOT / "benchmarks" / "results" / f"{name}.json"
+    processor = gather_environment()["processor"]
+    merged(path, [], processor)  # refuses another machine's file before anything is run
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        bench = Bench(options, Path(folder))
+        for row in bench.rows():
+            print(json.dumps(row), flush=True)
+            results = {
+                "device": options.device,
+                "checkpoints": bench.checkpoints,
+                "rows": merged(path, [row], processor),
+            }
+            record(name, results, path, hardware=_gpu(options.device))
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
