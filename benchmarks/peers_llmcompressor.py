@@ -31,15 +31,18 @@ def model_free(source: str, out: str, observer: str, device: str, stages: Stages
     stages.done("quantize and save")
 
 
-def with_model(source: str, out: str, device: str, stages: Stages) -> None:
-    """The model loaded by transformers, quantized without data, saved."""
+def with_model(source: str, out: str, stages: Stages) -> None:
+    """The model loaded by transformers, quantized without data, saved.
+
+    llm-compressor itself moves modules to the accelerator that it finds.
+    """
     import torch
     from llmcompressor import oneshot
     from llmcompressor.modifiers.quantization import QuantizationModifier
     from transformers import AutoModelForCausalLM
 
     stages.done("import")
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).to(device)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
     stages.done("load")
     recipe = QuantizationModifier(targets="Linear", scheme="NVFP4A16", ignore=["lm_head", OTHERS])
     oneshot(model=model, recipe=recipe)
@@ -53,7 +56,7 @@ def main() -> None:
     source, out, preset, device, report = sys.argv[1:]
     stages = Stages(["llmcompressor", "compressed-tensors", "transformers", "torch"])
     if preset == "oneshot":
-        with_model(source, out, device, stages)
+        with_model(source, out, stages)
     else:
         model_free(source, out, preset, device, stages)
     stages.write(report)
