@@ -1,0 +1,238 @@
+"""Whether the real vLLM reads our checkpoints as we do: hy3-tiny in every recipe and layout.
+
+    python benchmarks/vllm_agreement.py [--at-once N] [--only NAME ...]
+
+Every checkpoint is made here and compared with its BF16 twin (``hy3 dequantize``), each in an
+engine of its own with drafts on: log-probabilities of held-out text, greedy text, acceptance. What
+the twin changes when its prompts come one by one instead of together is the engine's own noise.
+Checkpoints with a planted fault must not pass. Needs vLLM beside hy3, so an NVIDIA GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hy3.checkpoint.file_hash import hash_file
+from hy3.demo.held_out import held_out_documents
+from record import record
+from vllm_faults import FAULTS, plant
+from vllm_verdict import Answers, judge, quantization_itself
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "models" / "hy3-tiny"
+LAYOUTS = ("compressed-tensors", "modelopt")
+RECIPES: dict[str, tuple[str, ...]] = {
+    "experts-nvfp4": (),
+    "experts-nvfp4, MTP BF16": ("--mtp", "bf16"),
+    "experts-nvfp4-attn-fp8": ("--recipe", "experts-nvfp4-attn-fp8"),
+    "all-nvfp4": ("--recipe", "all-nvfp4"),
+    "fp8": ("--recipe", "fp8"),
+}
+DYNAMIC = ("--fp8-activations", "dynamic")
+FAULTS_OF = "experts-nvfp4 compressed-tensors"
+KV_DTYPES = ("bfloat16", "fp8")
+DRAFTS = 2
+AT_ONCE = 8
+NEW_TOKENS = 48
+LONGEST_START = 200
+ENGINE_SECONDS = 200  # one engine, from its start to its answers
+MAKING_SECONDS = 200
+
+
+@dataclass(frozen=True)
+class Run:
+    """One engine over one folder."""
+
+    folder: Path
+    kv_dtype: str
+    shapes: tuple[str, ...]
+
+
+def quantize_options() -> dict[str, tuple[str, ...]]:
+    """Name of a checkpoint -> options of ``hy3 quantize``."""
+    options = {
+        f"{name} {layout}": (*recipe, "--format", layout)
+        for name, recipe in RECIPES.items()
+        for layout in LAYOUTS
+    }
+    for name in ("experts-nvfp4-attn-fp8", "fp8"):
+        options[f"{name}, activations FP8"] = (*RECIPES[name], *DYNAMIC)
+    return options
+
+
+def hy3(*arguments: str) -> None:
+    """One command of this source tree."""
+    program = "from hy3.cli.app import main; main()"
+    subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=MAKING_SECONDS,
+    )
+
+
+def make_checkpoints(names: list[str], work: Path) -> dict[str, tuple[Path, Path]]:
+    """Name -> (checkpoint, twin); checkpoints of the same numbers share one twin."""
+
+    def make(name: str) -> tuple[Path, Path]:
+        number = names.index(name)
+        folder, twin = work / f"q{number}", work / f"t{number}"
+        hy3("quantize", str(MODEL), str(folder), *quantize_options()[name])
+        hy3("dequantize", str(folder), str(twin))
+        return folder, twin
+
+    # One alone first: it compiles the kernels for the others.
+    made = [make(names[0])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        made += pool.map(make, names[1:])
+    twins: dict[tuple[str, ...], Path] = {}
+    return {
+        name: (folder, twins.setdefault(weight_hashes(twin), twin))
+        for name, (folder, twin) in zip(names, made, strict=True)
+    }
+
+
+def weight_hashes(folder: Path) -> tuple[str, ...]:
+    """What tells whether two folders hold the same weights."""
+    return tuple(hash_file(path).sha256 for path in sorted(folder.glob("*.safetensors")))
+
+
+def make_job(run: Run, documents: list[list[int]]) -> dict[str, Any]:
+    """What one engine is asked; see ``vllm_case``."""
+    generation = json.loads((run.folder / "generation_config.json").read_text())
+    stop = generation["eos_token_id"]
+    return {
+        "model": str(run.folder),
+        "kv_cache_dtype": run.kv_dtype,
+        "drafts": DRAFTS,
+        "prompts": documents,
+        "shapes": run.shapes,
+        "starts": [ids[: min(len(ids) // 2, LONGEST_START)] for ids in documents],
+        "new_tokens": NEW_TOKENS,
+        "stop": stop if isinstance(stop, list) else [stop],
+    }
+
+
+@dataclass(frozen=True)
+class Engines:
+    """How engines are started, each in a process of its own."""
+
+    python: str  # of an environment with vLLM
+    at_once: int
+
+    def ask_all(
+        self, runs: list[Run], documents: list[list[int]], logs: Path
+    ) -> dict[tuple[Path, str], Answers]:
+        """Every run's answers by folder and KV dtype."""
+        with ThreadPoolExecutor(self.at_once) as pool:
+            answers = list(pool.map(lambda run: self.ask(run, documents, logs), runs))
+        keys = [(run.folder, run.kv_dtype) for run in runs]
+        return dict(zip(keys, answers, strict=True))
+
+    def ask(self, run: Run, documents: list[list[int]], logs: Path) -> Answers:
+        """One engine's answers; its log stays beside them."""
+        stem = logs / f"{run.folder.name}-{run.kv_dtype}"
+        job, out, log = (stem.with_suffix(suffix) for suffix in (".job", ".json", ".log"))
+        job.write_text(json.dumps(make_job(run, documents)))
+        command = [self.python, str(Path(__file__).with_name("vllm_case.py")), str(job), str(out)]
+        with log.open("w") as stream:
+            try:
+                code = subprocess.run(
+                    command, stdout=stream, stderr=stream, timeout=ENGINE_SECONDS
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = None
+        text = log.read_text(errors="replace")
+        result = json.loads(out.read_text()) if out.exists() else died(code, text)
+        print(f"{run.folder.name} {run.kv_dtype}: {result.get('seconds', 'no')} s", flush=True)
+        return Answers(result, text)
+
+
+def died(code: int | None, log: str) -> dict[str, Any]:
+    """The answers of an engine that left none."""
+    how = f"still running after {ENGINE_SECONDS} s" if code is None else f"exit {code}"
+    last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
+    return {"refused": f"{how}: {last.strip()}"}
+
+
+def runs_of(folders: list[Path], twins: list[Path]) -> list[Run]:
+    """Twins first: they answer for both shapes and take longest."""
+    shapes: dict[Path, tuple[str, ...]] = dict.fromkeys(twins, ("together", "single"))
+    shapes |= {folder: ("together",) for folder in folders}
+    return [Run(folder, kv, wanted) for folder, wanted in shapes.items() for kv in KV_DTYPES]
+
+
+def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
+    """Make, ask and judge everything."""
+    documents = held_out_documents(MODEL)
+    made = make_checkpoints(names, work)
+    faulty = {}
+    if FAULTS_OF in made:
+        for number, fault in enumerate(FAULTS):
+            faulty[fault] = plant(MODEL, made[FAULTS_OF][0], work / f"f{number}", fault)
+    twins = list(dict.fromkeys(twin for _, twin in made.values()))
+    folders = [MODEL, *(folder for folder, _ in made.values()), *faulty.values()]
+    answers = engines.ask_all(runs_of(folders, twins), documents, work)
+    cases = [
+        {"checkpoint": name, "kv_dtype": kv} | judge(answers[folder, kv], answers[twin, kv])
+        for name, (folder, twin) in made.items()
+        for kv in KV_DTYPES
+    ]
+    planted = [
+        {"fault": fault, "kv_dtype": kv}
+        | judge(answers[folder, kv], answers[made[FAULTS_OF][1], kv])
+        for fault, folder in faulty.items()
+        for kv in KV_DTYPES
+    ]
+    return {
+        "engine": answers[MODEL, "bfloat16"].result,
+        "model": MODEL.name,
+        "documents": len(documents),
+        "prompt_tokens": sum(len(ids) - 1 for ids in documents),
+        "drafts": DRAFTS,
+        "cases": cases,
+        "planted_faults": planted,
+        "faults_that_passed": [case["fault"] for case in planted if case["outcome"] == "agrees"],
+        "source_against_twins": {
+            name: quantization_itself(answers[MODEL, "bfloat16"], answers[twin, "bfloat16"])
+            for name, (_, twin) in made.items()
+        },
+    }
+
+
+def main() -> None:
+    """Measure and leave benchmarks/results/vllm_agreement.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vllm", default=sys.executable, help="Python that has vLLM")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="engines side by side")
+    parser.add_argument("--only", nargs="+", default=list(quantize_options()), metavar="NAME")
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--work", type=Path, default=None, help="keep checkpoints and logs here")
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        work = arguments.work or Path(scratch)
+        work.mkdir(parents=True, exist_ok=True)
+        results = measure(arguments.only, Engines(arguments.vllm, arguments.at_once), work)
+    results["seconds"] = round(time.monotonic() - begin)
+    facts = results.pop("engine")
+    hardware, versions = {"gpu": facts.get("gpu")}, facts.get("versions")
+    path = record("vllm_agreement", results, arguments.out, hardware, versions)
+    for case in results["cases"] + results["planted_faults"]:
+        name = case.get("checkpoint") or case["fault"]
+        numbers = (case.get("mean_abs_difference"), case.get("own_difference"))
+        print(f"{name} | {case['kv_dtype']} | {case['outcome']} | {numbers}")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
