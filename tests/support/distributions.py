@@ -118,3 +118,31 @@ def make_weight(name: str, groups: int, seed: int = 0, device: str = "cpu") -> T
     generator = torch.Generator(device).manual_seed(seed)
     shape = (groups * 16 // COLUMNS, COLUMNS)
     return (_MAKERS | _EDGE_MAKERS)[name](shape, generator).to(torch.bfloat16)
+
+
+def _spread(columns: int, g: torch.Generator) -> Tensor:
+    """u^4: importances over many decades."""
+    return torch.rand(columns, generator=g) ** 4
+
+
+def _half_zero(columns: int, g: torch.Generator) -> Tensor:
+    """Half of the columns do not count, some groups as a whole."""
+    h = torch.rand(columns, generator=g) * torch.randint(0, 2, (columns,), generator=g)
+    h.view(-1, 16)[torch.rand(columns // 16, generator=g) < 0.1] = 0
+    return h
+
+
+def _dominated(columns: int, g: torch.Generator) -> Tensor:
+    """In each group one column outweighs all others by ten decades."""
+    h = torch.rand(columns, generator=g) * 1e-10
+    h.view(-1, 16).scatter_(1, torch.randint(0, 16, (columns // 16, 1), generator=g), 1.0)
+    return h
+
+
+_WEIGHT_MAKERS = {"spread": _spread, "half-zero": _half_zero, "dominated": _dominated}
+WEIGHT_KINDS = tuple(_WEIGHT_MAKERS)
+
+
+def make_column_weights(kind: str, columns: int, seed: int = 0) -> Tensor:
+    """fp32 [columns], the seeded weights of the columns of a matrix."""
+    return _WEIGHT_MAKERS[kind](columns, torch.Generator().manual_seed(seed))

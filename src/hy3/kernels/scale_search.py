@@ -25,41 +25,63 @@ from numpy.typing import NDArray
 from hy3.kernels.dispatch import operation
 from hy3.kernels.scale_search_tensor import quantize_tensor
 from hy3.nvfp4.codec import GROUP_SIZE
-from hy3.nvfp4.scales import RULES
+from hy3.nvfp4.scales import MAX_SHIFT, RULES
+
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """One matrix under one rule. Errors and energies are fp32 sums in units of t squared."""
+    """One matrix under one rule. Errors and energies are fp32 sums in units of t squared.
+
+    Under column weights each square in those sums is multiplied by the weight of its column.
+    """
 
     packed: NDArray[np.uint8]  # [out, in / 2]
     scales: NDArray[np.uint8]  # [out, in / 16], E4M3 bit patterns
     errors: NDArray[np.float32]  # [out, in / 16], squared error of each group
     max_errors: NDArray[np.float32]  # [out, in / 16], the same under rule max
     energies: NDArray[np.float32]  # [out, in / 16], sum of the squares of the weights
+    shifts: NDArray[np.int64]  # [33], groups by chosen code less that of rule max, -16 to 16
 
 
 @operation
-def quantize_bits(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
-    """Quantize finite BF16 patterns [out, in] under a rule; ``t`` is a power of two."""
+def quantize_bits(
+    bits: NDArray[np.uint16], t: float, rule: str, column_weights: Floats | None = None
+) -> Quantized:
+    """Quantize finite BF16 patterns [out, in] under a rule; ``t`` is a power of two.
+
+    ``column_weights``: fp32 [in], not negative; see ``hy3.nvfp4.scales.search_scales``.
+    """
     weight = torch.from_numpy(np.ascontiguousarray(bits).view(np.int16)).view(torch.bfloat16)
-    result = quantize_tensor.oracle(weight, t, rule)
+    h = None if column_weights is None else torch.from_numpy(column_weights)
+    result = quantize_tensor.oracle(weight, t, rule, h)
     return Quantized(
         packed=result.packed.numpy(),
         scales=result.scales.numpy(),
         errors=result.errors.numpy(),
         max_errors=result.max_errors.numpy(),
         energies=result.energies.numpy(),
+        shifts=result.shifts.numpy(),
     )
 
 
-@quantize_bits.twin("numba", when=lambda bits, t, rule: True)
-def _quantize_bits_numba(bits: NDArray[np.uint16], t: float, rule: str) -> Quantized:
+def _without_weights(
+    bits: NDArray[np.uint16], t: float, rule: str, column_weights: Floats | None = None
+) -> bool:
+    return column_weights is None
+
+
+@quantize_bits.twin("numba", when=_without_weights)
+def _quantize_bits_numba(
+    bits: NDArray[np.uint16], t: float, rule: str, column_weights: Floats | None = None
+) -> Quantized:
     rows, columns = bits.shape
     grid = (rows, columns // GROUP_SIZE)
     packed = np.empty((rows, columns // 2), np.uint8)
     scales = np.empty(grid, np.uint8)
     errors, max_errors, energies = (np.empty(grid, np.float32) for _ in range(3))
+    shifts = np.zeros(2 * MAX_SHIFT + 1, np.int64)
     _quantize_groups(
         np.ascontiguousarray(bits).reshape(-1, GROUP_SIZE),
         np.float32(t),
@@ -69,8 +91,9 @@ def _quantize_bits_numba(bits: NDArray[np.uint16], t: float, rule: str) -> Quant
         errors.reshape(-1),
         max_errors.reshape(-1),
         energies.reshape(-1),
+        shifts,
     )
-    return Quantized(packed, scales, errors, max_errors, energies)
+    return Quantized(packed, scales, errors, max_errors, energies, shifts)
 
 
 def largest_magnitude(bits: NDArray[np.uint16]) -> float:
@@ -80,7 +103,7 @@ def largest_magnitude(bits: NDArray[np.uint16]) -> float:
 
 
 _LANES = 64
-Floats, Ints = NDArray[np.float32], NDArray[np.int32]
+Ints = NDArray[np.int32]
 Words, Bytes = NDArray[np.uint16], NDArray[np.uint8]
 _SIX, _ONE, _TWO = np.float32(6), np.float32(1), np.float32(2)
 _EXPONENT_MASK = np.uint32(0x7F800000)
@@ -260,6 +283,7 @@ def _quantize_groups(
     errors: Floats,
     max_errors: Floats,
     energies: Floats,
+    shifts: NDArray[np.int64],
 ) -> None:
     x = np.empty((GROUP_SIZE, _LANES), np.float32)  # the lanes of element 0, then of 1, ...
     # One allocation each: rows of one array are taken to overlap, which costs the vector code.
@@ -268,6 +292,7 @@ def _quantize_groups(
     error, best_error = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
     max_error = np.empty(_LANES, np.float32)
     code, best_code = np.empty(_LANES, np.int32), np.empty(_LANES, np.int32)
+    max_code = np.empty(_LANES, np.int32)
     codes = np.empty((_LANES, GROUP_SIZE), np.uint8)
     for first in range(0, groups.shape[0], _LANES):
         lanes = min(_LANES, groups.shape[0] - first)
@@ -275,6 +300,7 @@ def _quantize_groups(
         _load_lanes(block, _ONE / t, x, amax, energy)
         for lane in range(lanes):
             best_code[lane] = _nearest_code(amax[lane] / _SIX)
+            max_code[lane] = best_code[lane]
         _lane_errors(x, best_code, scale, inverse, max_error, lanes)
         best_error[:] = max_error
         if rule == 1:
@@ -287,6 +313,8 @@ def _quantize_groups(
         for lane in range(lanes):
             group = first + lane
             chosen = np.int32(0x20) if amax[lane] == 0 else best_code[lane]
+            shift = np.int32(0) if amax[lane] == 0 else chosen - max_code[lane]
+            shifts[min(max(shift, -MAX_SHIFT), MAX_SHIFT) + MAX_SHIFT] += 1
             scales[group] = chosen
             errors[group] = best_error[lane]
             max_errors[group] = max_error[lane]

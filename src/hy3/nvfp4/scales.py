@@ -5,7 +5,8 @@ A weight is restored as ``value(code) * scale * t`` with one tensor scale t, a p
 product has 6 significant bits, x has 8): an error depends on nothing but the order of its sum.
 
 That order is fixed: the 16 squares of a group are added in fp32 one after the other, element 0
-first (``sum_group``). Errors here are in units of t squared.
+first (``sum_group``). Errors here are in units of t squared. A weight h >= 0 for each column makes
+the term of an element ``(d * d) * h``, each product rounded to fp32 (docs/formats.md).
 
 This is the readable oracle; ``hy3.kernels.scale_search`` has the fast form of the same bytes.
 """
@@ -27,6 +28,8 @@ MAX_CODE = 126
 ZERO_GROUP_CODE = 0x20
 # From here down v/2 is not a normal E4M3 number, so the search never starts lower.
 LOWEST_START = 15
+MAX_WEIGHT = 2.0**100
+MAX_SHIFT = 16
 
 
 def tensor_scale(amax: float) -> float:
@@ -57,22 +60,59 @@ def sum_group(squares: Tensor) -> Tensor:
     return total
 
 
-def group_errors(x: Tensor, codes: Tensor) -> Tensor:
+def group_weights(column_weights: Tensor | None) -> Tensor | None:
+    """fp32 column weights [in] -> [in / 16, 16]; none stays none.
+
+    They must be finite, not negative and at most 2^100, so that no sum overflows.
+    """
+    if column_weights is None:
+        return None
+    assert column_weights.dtype == torch.float32
+    assert bool(((column_weights >= 0) & (column_weights <= MAX_WEIGHT)).all())
+    return column_weights.unflatten(-1, (-1, GROUP_SIZE))
+
+
+def group_errors(x: Tensor, codes: Tensor, h: Tensor | None = None) -> Tensor:
     """Squared error of each group under its scale code, each value rounded to the nearest.
 
-    x: magnitudes in units of t [..., 16]; codes: E4M3 patterns [...] -> fp32 [...].
+    x: magnitudes in units of t [..., 16]; codes: E4M3 patterns [...]; h: weights of the squares,
+    broadcast to x -> fp32 [...].
     """
     scale = E4M3_VALUES.to(x.device)[codes.long()].unsqueeze(-1)
     values = E2M1_VALUES.to(x.device)
     # On a tie both neighbours are equally far, so its side does not matter.
     index = torch.bucketize(x / scale, (values[1:] + values[:-1]) / 2)
-    return sum_group((x - scale * values[index]).square())
+    return weighted_sum(x - scale * values[index], h)
 
 
-def search_scales(weight: Tensor, t: float, rule: str) -> Tensor:
-    """E4M3 codes of the groups of ``weight`` [out, in] under ``rule``: uint8 [out, in / 16]."""
-    x = scaled_groups(weight, t)
-    codes = {"max": _max, "four-over-six": _four_over_six, "exact": _exact}[rule](x)
+def weighted_sum(differences: Tensor, h: Tensor | None) -> Tensor:
+    """Sum of the squares [..., 16], each times its weight, in the fixed order -> [...]."""
+    squares = differences.square()
+    return sum_group(squares if h is None else squares * h)
+
+
+def code_shifts(codes: Tensor, max_codes: Tensor) -> Tensor:
+    """Groups by code less the code of rule max, -16 to 16, the ends included: int64 [33]."""
+    shifts = (codes.long() - max_codes.long()).clamp(-MAX_SHIFT, MAX_SHIFT)
+    return torch.bincount(shifts.flatten() + MAX_SHIFT, minlength=2 * MAX_SHIFT + 1)
+
+
+def search_scales(
+    weight: Tensor, t: float, rule: str, column_weights: Tensor | None = None
+) -> Tensor:
+    """E4M3 codes of the groups of ``weight`` [out, in] under ``rule``: uint8 [out, in / 16].
+
+    ``column_weights``: fp32 [in], the weight of each column's squares in the error that
+    four-over-six and exact lower. A group of zeros gets 0x20; one whose weights are all zero has
+    no error under any code and gets that of rule max.
+    """
+    x, h = scaled_groups(weight, t), group_weights(column_weights)
+    if rule == "max":
+        codes = _max(x)
+    else:
+        codes = _four_over_six(x, h) if rule == "four-over-six" else _exact(x, h)
+        if h is not None:
+            codes = torch.where(h.amax(-1) == 0, _max(x), codes)
     return torch.where(x.amax(-1) == 0, ZERO_GROUP_CODE, codes).to(torch.uint8)
 
 
@@ -84,29 +124,30 @@ def _max(x: Tensor) -> Tensor:
     return _nearest_code(x.amax(-1) / 6)
 
 
-def _four_over_six(x: Tensor) -> Tensor:
+def _four_over_six(x: Tensor, h: Tensor | None) -> Tensor:
     six, four = _nearest_code(x.amax(-1) / 6), _nearest_code(x.amax(-1) / 4)
-    return torch.where(group_errors(x, four) < group_errors(x, six), four, six)
+    return torch.where(group_errors(x, four, h) < group_errors(x, six, h), four, six)
 
 
-def _exact(x: Tensor) -> Tensor:
+def _exact(x: Tensor, h: Tensor | None) -> Tensor:
     """Least error among codes 8..126, equal errors to the larger code.
 
     Above the start nothing can win: with every x <= 3.5 v the values of v are among those of
-    v / 2. Below, no value exceeds 6 v, so (amax - 6 v)^2 bounds the error from beneath; it grows
-    as v falls, and the search ends when it reaches the best error so far.
+    v / 2. Below, no value exceeds 6 v, so the sum over the larger x of h (x - 6 v)^2 bounds the
+    error from beneath; it grows as v falls, and the search ends when it reaches the best error so
+    far. Both hold for the rounded fp32 sums too, term by term, since rounding keeps an order.
     """
-    amax = x.amax(-1)
     values = E4M3_VALUES.to(x.device)
-    first = torch.searchsorted(values * 3.5, amax)  # smallest code with 3.5 v >= amax
+    # The smallest code with 3.5 v >= amax.
+    first = torch.searchsorted(values * 3.5, x.amax(-1))
     best_code = code = first.clamp(LOWEST_START, MAX_CODE)
-    best_error = group_errors(x, code)
+    best_error = group_errors(x, code, h)
     for _ in range(MAX_CODE - MIN_CODE):
         code = (code - 1).clamp(min=MIN_CODE)
-        bound = (amax - 6 * values[code]).clamp(min=0).square()
-        if not (bound < best_error).any():
+        beyond = (x - 6 * values[code].unsqueeze(-1)).clamp(min=0)
+        if not (weighted_sum(beyond, h) < best_error).any():
             break
-        error = group_errors(x, code)
+        error = group_errors(x, code, h)
         better = error < best_error
         best_code = torch.where(better, code, best_code)
         best_error = torch.where(better, error, best_error)

@@ -14,7 +14,7 @@ from hy3.kernels.scale_search import Quantized, largest_magnitude, quantize_bits
 from hy3.nvfp4.scales import RULES, tensor_scale
 from support.distributions import NAMES, make_weight
 
-FIELDS = ("packed", "scales", "errors", "max_errors", "energies")
+FIELDS = ("packed", "scales", "errors", "max_errors", "energies", "shifts")
 
 
 def bits_of(name: str, groups: int) -> NDArray[np.uint16]:
