@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,8 +28,10 @@ _NUMPY_DTYPES: dict[str, str] = {
 class TensorReader:
     """Reads tensors of one checkpoint; safe to share between threads until it is closed."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, locate: Callable[[str], Path] | None = None) -> None:
+        """``locate`` gives the path of a shard when it is first read: in the folder without it."""
         self.checkpoint = checkpoint
+        self._locate = locate or (lambda shard: checkpoint.headers[shard].path)
         self._lock = threading.Lock()
         self._descriptors: dict[str, int] = {}
 
@@ -51,6 +53,19 @@ class TensorReader:
                 os.close(descriptor)
             self._descriptors.clear()
 
+    def forget(self, shard: str) -> None:
+        """Close one shard, so that its file may go; no read of it may be in progress."""
+        with self._lock:
+            descriptor = self._descriptors.pop(shard, -1)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def head(self, shard: str) -> bytes:
+        """All bytes of a shard before its data section."""
+        buffer = bytearray(self.checkpoint.headers[shard].data_start)
+        self._fill(shard, "", 0, memoryview(buffer))
+        return bytes(buffer)
+
     def read(self, name: str) -> NDArray[np.uint8]:
         """All bytes of one tensor, in a new writable array of shape [nbytes]."""
         buffer = np.empty(self.checkpoint.info(name).nbytes, dtype=np.uint8)
@@ -62,14 +77,14 @@ class TensorReader:
         view = memoryview(buffer)
         assert view.nbytes == self.checkpoint.info(name).nbytes, name
         if view.nbytes:  # an empty view cannot be cast
-            self._fill(name, 0, view.cast("B"))
+            self._fill_tensor(name, 0, view.cast("B"))
 
     def chunks(self, name: str, chunk_bytes: int) -> Iterator[memoryview]:
         """The tensor's bytes in order, each piece in a buffer of its own."""
         nbytes = self.checkpoint.info(name).nbytes
         for start in range(0, nbytes, chunk_bytes):
             view = np.empty(min(chunk_bytes, nbytes - start), dtype=np.uint8).data
-            self._fill(name, start, view)
+            self._fill_tensor(name, start, view)
             yield view
 
     def array(self, name: str) -> NDArray[Any]:
@@ -77,40 +92,49 @@ class TensorReader:
         info = self.checkpoint.info(name)
         return self.read(name).view(_NUMPY_DTYPES[info.dtype]).reshape(info.shape)
 
-    def _fill(self, name: str, start: int, view: memoryview) -> None:
+    def _fill_tensor(self, name: str, start: int, view: memoryview) -> None:
         shard = self.checkpoint.tensors[name]
         header = self.checkpoint.headers[shard]
-        offset = header.data_start + header.tensors[name].start + start
-        descriptor = self._descriptor(shard, header.path)
+        self._fill(shard, name, header.data_start + header.tensors[name].start + start, view)
+
+    def _fill(self, shard: str, name: str, offset: int, view: memoryview) -> None:
+        """Bytes of a shard from an offset in the file; ``name`` is for errors."""
+        descriptor = self._descriptor(shard)
         done = 0
         while done < view.nbytes:
             try:
                 count = os.preadv(descriptor, [view[done:]], offset + done)
             except OSError as error:
-                reason = error.strerror
-                raise _unreadable(header.path, name, offset + done, reason) from error
+                raise self._unreadable(shard, name, offset + done, error.strerror) from error
             if count == 0:
                 reason = "the file became shorter while it was read"
-                raise _unreadable(header.path, name, offset + done, reason)
+                raise self._unreadable(shard, name, offset + done, reason)
             done += count
 
-    def _descriptor(self, shard: str, path: Path) -> int:
+    def _descriptor(self, shard: str) -> int:
         with self._lock:
-            if shard not in self._descriptors:
-                try:
-                    self._descriptors[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                except OSError as error:
-                    raise InputError(
-                        f"cannot be opened ({error.strerror})",
-                        hint="check the path and its permissions",
-                        where=str(path),
-                    ) from error
-            return self._descriptors[shard]
+            known = self._descriptors.get(shard)
+        if known is not None:
+            return known
+        path = self._locate(shard)  # may fetch it: others must not wait meanwhile
+        try:
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise InputError(
+                f"cannot be opened ({error.strerror})",
+                hint="check the path and its permissions",
+                where=str(path),
+            ) from error
+        with self._lock:
+            kept = self._descriptors.setdefault(shard, opened)
+        if kept != opened:
+            os.close(opened)
+        return kept
 
-
-def _unreadable(path: Path, name: str, offset: int, reason: str | None) -> InputError:
-    return InputError(
-        f"cannot be read ({reason})",
-        hint="check the disk, then fetch the file again",
-        where=f"{path}: tensor {name!r}: byte {offset}",
-    )
+    def _unreadable(self, shard: str, name: str, offset: int, reason: str | None) -> InputError:
+        tensor = f"tensor {name!r}: " if name else ""
+        return InputError(
+            f"cannot be read ({reason})",
+            hint="check the disk, then fetch the file again",
+            where=f"{self.checkpoint.headers[shard].path}: {tensor}byte {offset}",
+        )

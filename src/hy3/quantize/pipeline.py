@@ -7,12 +7,11 @@ crash costs at most the shards that were under way.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from hy3.checkpoint.file_hash import FileHash, hash_bytes, hash_file
+from hy3.checkpoint.file_hash import FileHash, hash_bytes
 from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.quantization_config import nvfp4_experts_config
 from hy3.checkpoint.reader import TensorReader
@@ -25,8 +24,9 @@ from hy3.quantize.pictures import draw_pictures
 from hy3.quantize.plan import Plan
 from hy3.quantize.progress import Progress
 from hy3.quantize.resume import FinishedShard
+from hy3.quantize.shard_source import HeldShards, LocalShards, ShardSource
 from hy3.quantize.stats import StatsByKey, add_stats
-from hy3.quantize.stream import ShardStreamer, check_unchanged
+from hy3.quantize.stream import ShardStreamer
 from hy3.quantize.threads import finished_shards
 from hy3.units import format_bytes
 
@@ -44,25 +44,28 @@ class Outcome:
     stats: StatsByKey | None  # None when OUT was complete before
 
 
-def quantize(plan: Plan, out: Path, workers: int, progress: Progress) -> Outcome:
+def quantize(
+    plan: Plan, out: Path, workers: int, progress: Progress, source: ShardSource | None = None
+) -> Outcome:
     """Make OUT from the plan; the same bytes for any number of workers and interruptions.
+
+    ``source`` gives the shards; without it they lie in the folder that was planned with.
 
     Raises:
         InputError: OUT belongs to other parameters or another source, or the source is unsound.
         EnvironmentFault: OUT is held by another process or cannot take the output.
     """
+    source = source or LocalShards(plan.checkpoint.folder, plan.stamps)
     with OutputFolder(out, plan) as folder:
         manifest = folder.finished_manifest()
         if manifest is not None:
-            _check_complete(plan, out, manifest, progress)
+            _check_complete(plan, out, source, manifest, progress)
             folder.forget_state()
             return Outcome(len(plan.shards), None)
         resumed = folder.resume()
         _check_space(plan, out, _pending(plan, resumed))
-        with closing(_stream(plan, out, resumed, workers, progress)) as finished:
-            for name, shard in finished:
-                folder.record(name, shard)
-        return _finish(plan, folder, len(resumed))
+        _stream(plan, folder, source, resumed, workers, progress)
+        return _finish(plan, folder, source, len(resumed))
 
 
 def worker_limit(plan: Plan, workers: int) -> int:
@@ -77,25 +80,38 @@ def _pending(plan: Plan, resumed: dict[str, FinishedShard]) -> list[str]:
 
 
 def _stream(
-    plan: Plan, out: Path, resumed: dict[str, FinishedShard], workers: int, progress: Progress
-) -> Generator[tuple[str, FinishedShard], None, None]:
-    """Yields each shard as it becomes durable; the first failure stops the others."""
+    plan: Plan,
+    folder: OutputFolder,
+    source: ShardSource,
+    resumed: dict[str, FinishedShard],
+    workers: int,
+    progress: Progress,
+) -> None:
+    """Make the missing shards and record each as it becomes durable; one failure stops all."""
     pending = _pending(plan, resumed)
     total = sum(step.source.nbytes for name in pending for step in plan.shards[name])
-    with progress("quantize", total) as advance, TensorReader(plan.checkpoint) as reader:
+    source.expect(pending)
+    with (
+        progress("quantize", total) as advance,
+        TensorReader(plan.checkpoint, source.acquire) as reader,
+    ):
         for each in add_stats(shard.stats for shard in resumed.values()).values():
             advance(0, each)
-        streamer = ShardStreamer(plan, reader, out, advance)
+        held = HeldShards(source, reader)
+        streamer = ShardStreamer(plan, held, folder.path, advance, resumed)
         limit = worker_limit(plan, workers)
-        yield from finished_shards(streamer.run, pending, limit, streamer.stop)
+        with closing(finished_shards(streamer.run, pending, limit, streamer.stop)) as finished:
+            for name, shard in finished:
+                folder.record(name, shard)
+                held.done(name)
 
 
-def _finish(plan: Plan, folder: OutputFolder, resumed_shards: int) -> Outcome:
+def _finish(plan: Plan, folder: OutputFolder, source: ShardSource, resumed_shards: int) -> Outcome:
     """The small files, then the manifest, which makes OUT complete."""
     for name in plan.stamps:
-        check_unchanged(plan, name)
+        source.check_unchanged(name)
     shards = folder.shards()
-    source = plan.small_hashes | {name: shard.source for name, shard in shards.items()}
+    inputs = plan.small_hashes | {name: shard.source for name, shard in shards.items()}
     outputs = {name: shard.output for name, shard in shards.items()}
     stats = add_stats(shard.stats for shard in shards.values())
     scheme = nvfp4_experts_config(plan.config, quantize_mtp=plan.parameters.mtp == "same")
@@ -105,15 +121,17 @@ def _finish(plan: Plan, folder: OutputFolder, resumed_shards: int) -> Outcome:
     }
     files = export_small_files(plan.checkpoint.folder, plan.raw_config, scheme, specs)
     pictures = draw_pictures(stats, plan.parameters.scales)
-    files |= pictures | {CARD_NAME: write_card(plan, stats, source, pictures)}
+    files |= pictures | {CARD_NAME: write_card(plan, stats, inputs, pictures)}
     for name, data in files.items():
         write_file_durably(folder.path / name, data)
         outputs[name] = hash_bytes(data)
-    folder.complete(Manifest(plan.parameters, source, outputs))
+    folder.complete(Manifest(plan.parameters, inputs, outputs))
     return Outcome(resumed_shards, stats)
 
 
-def _check_complete(plan: Plan, out: Path, manifest: Manifest, progress: Progress) -> None:
+def _check_complete(
+    plan: Plan, out: Path, source: ShardSource, manifest: Manifest, progress: Progress
+) -> None:
     """A complete OUT holds no times, so only the source's bytes can tell that it is the same."""
     for name, expected in manifest.outputs.items():
         path = out / name
@@ -126,7 +144,7 @@ def _check_complete(plan: Plan, out: Path, manifest: Manifest, progress: Progres
     with progress("check source", plan.source_bytes) as advance:
         found: dict[str, FileHash] = dict(plan.small_hashes)
         for name, header in plan.checkpoint.headers.items():
-            found[name] = hash_file(header.path)
+            found[name] = source.file_hash(name)
             advance(header.file_bytes - header.data_start)
     if found != manifest.source:
         differing = sorted(

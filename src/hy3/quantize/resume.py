@@ -7,7 +7,7 @@ that the source or a finished shard is no longer the same without reading it aga
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hy3.errors import InputError
 from hy3.quantize.stats import StatsByKey, WeightStats
 
 RESUME_NAME = "hy3_resume.json"
-SCHEMA = "hy3.resume/1"
+SCHEMA = "hy3.resume/2"
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class FinishedShard:
     output: FileHash
     stamp: FileStamp  # of the output
     stats: StatsByKey  # of what was quantized in it
+    # Of its weights that share a tensor scale with weights of other shards.
+    largest: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class ResumeState:
                     "output": vars(shard.output),
                     "stamp": vars(shard.stamp),
                     "stats": {key: vars(stats) for key, stats in shard.stats.items()},
+                    "largest": shard.largest,
                 }
                 for name, shard in self.shards.items()
             },
@@ -100,6 +103,7 @@ def _shard(item: dict[str, Any]) -> FinishedShard:
         FileHash(**item["output"]),
         FileStamp(**item["stamp"]),
         {key: _stats(stats) for key, stats in item["stats"].items()},
+        {name: float(largest) for name, largest in item["largest"].items()},
     )
 
 

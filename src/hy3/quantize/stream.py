@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hy3.checkpoint.file_hash import FileHash
-from hy3.checkpoint.header import TensorInfo, read_head
-from hy3.checkpoint.reader import TensorReader
+from hy3.checkpoint.header import TensorInfo
 from hy3.checkpoint.writer import ShardWriter
 from hy3.errors import InputError
 from hy3.kernels.scale_search import largest_magnitude
@@ -24,6 +23,7 @@ from hy3.quantize.encode import encode
 from hy3.quantize.plan import Plan, Step
 from hy3.quantize.progress import Meter
 from hy3.quantize.resume import FinishedShard, stamp_of
+from hy3.quantize.shard_source import HeldShards
 from hy3.quantize.stats import StatsByKey, WeightStats
 from hy3.quantize.threads import Stopped
 
@@ -33,28 +33,39 @@ CHUNK_BYTES = 4 * 2**20
 class ShardStreamer:
     """Streams shards of one plan; threads may share it."""
 
-    def __init__(self, plan: Plan, reader: TensorReader, out: Path, advance: Meter) -> None:
-        self.plan, self.reader, self.out = plan, reader, out
+    def __init__(
+        self,
+        plan: Plan,
+        shards: HeldShards,
+        out: Path,
+        advance: Meter,
+        resumed: Mapping[str, FinishedShard],
+    ) -> None:
+        self.plan, self.shards, self.out = plan, shards, out
+        self.reader = shards.reader
         self.advance = advance
         self.stop = threading.Event()
-        # tensor -> largest magnitude; so that the second of a pair need not read the first again
+        # tensor -> largest magnitude, so that no tensor is read again for one that follows it
         self._largest: dict[str, float] = {}
+        for finished in resumed.values():
+            self._largest |= finished.largest
 
     def run(self, shard: str) -> FinishedShard:
         """Write one shard durably; its statistics are summed in data order, so any thread may."""
         header = self.plan.checkpoint.headers[shard]
         steps = self.plan.shards[shard]
         specs = [spec for step in steps for spec in step.outputs]
-        digest = hashlib.sha256(read_head(header))
         stats: StatsByKey = {}
-        with ShardWriter(self.out / shard, specs, header.metadata | {"format": "pt"}) as writer:
+        metadata = header.metadata | {"format": "pt"}
+        with self.shards.hold(shard), ShardWriter(self.out / shard, specs, metadata) as writer:
+            digest = hashlib.sha256(self.reader.head(shard))
             for step in steps:
                 if step.quantized:
                     before = stats.get(step.stats_key, WeightStats())
                     stats[step.stats_key] = before + self._encode(step, digest, writer)
                 else:
                     self._copy(step.source, digest, writer)
-            check_unchanged(self.plan, shard)
+            self.shards.source.check_unchanged(shard)
             output_hash = writer.finish()
         stamp = stamp_of(self.out / shard)
         return FinishedShard(
@@ -62,7 +73,17 @@ class ShardStreamer:
             output=FileHash(output_hash, stamp.size_bytes),
             stamp=stamp,
             stats=stats,
+            largest=self._wanted_elsewhere(shard),
         )
+
+    def _wanted_elsewhere(self, shard: str) -> dict[str, float]:
+        """Largest magnitudes that other shards need of this one: it need not be read for them."""
+        places = self.plan.checkpoint.tensors
+        return {
+            step.source.name: self._largest[step.source.name]
+            for step in self.plan.shards[shard]
+            if any(places[name] != shard for name in step.sharing)
+        }
 
     def _copy(self, info: TensorInfo, digest: Any, writer: ShardWriter) -> None:
         for chunk in self._chunks(info.name):
@@ -87,7 +108,12 @@ class ShardStreamer:
         return encoded.stats
 
     def _largest_of(self, name: str) -> float:
-        if name not in self._largest:
+        if name in self._largest:
+            return self._largest[name]
+        with self.shards.hold(self.plan.checkpoint.tensors[name]):
+            # Whoever had it done before it was held has left its largest magnitude.
+            if name in self._largest:
+                return self._largest[name]
             chunks = (np.frombuffer(chunk, np.uint16) for chunk in self._chunks(name))
             largest = np.max([largest_magnitude(chunk) for chunk in chunks], initial=0.0)
             self._largest[name] = self._finite(name, float(largest))
@@ -112,19 +138,4 @@ class ShardStreamer:
             "holds NaN or infinity",
             hint="the checkpoint is damaged: fetch the shard again",
             where=f"{self.plan.checkpoint.path(name)}: tensor {name!r}",
-        )
-
-
-def check_unchanged(plan: Plan, name: str) -> None:
-    """InputError when a file of the source no longer looks as it did when it was planned."""
-    path = plan.checkpoint.folder / name
-    try:
-        changed = stamp_of(path) != plan.stamps[name]
-    except OSError:
-        changed = True
-    if changed:
-        raise InputError(
-            "changed while it was being quantized",
-            hint="leave the source alone and quantize it again into an empty folder",
-            where=str(path),
         )

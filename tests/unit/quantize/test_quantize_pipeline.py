@@ -28,6 +28,7 @@ from hy3.nvfp4.scales import tensor_scale
 from hy3.nvfp4.tensor import quantize as quantize_tensor
 from hy3.quantize.output_folder import OutputFolder
 from hy3.quantize.pipeline import quantize, worker_limit
+from hy3.quantize.shard_source import HeldShards, LocalShards
 from hy3.quantize.stats import WeightStats
 from hy3.quantize.stream import ShardStreamer
 from support.quantizing import kill_at_event, no_progress, plan_of, run, run_in_child, tree
@@ -292,7 +293,8 @@ def test_a_changed_output_is_made_again(source: Path, made: Path, tmp_path: Path
     shards = list(plan.shards)
     with OutputFolder(out, plan) as folder, TensorReader(plan.checkpoint) as reader:
         folder.resume()
-        streamer = ShardStreamer(plan, reader, out, lambda *_: None)
+        held = HeldShards(LocalShards(source, plan.stamps), reader)
+        streamer = ShardStreamer(plan, held, out, lambda *_: None, {})
         for name in shards[:2]:
             folder.record(name, streamer.run(name))
     os.utime(out / shards[0], ns=(0, 0))
