@@ -27,7 +27,10 @@ def test_there_and_back(source: Path, tmp_path: Path) -> None:
     dry = hy3("quantize", source, tmp_path / "out", "--dry-run", "--json")
     assert dry.returncode == 0, dry.stderr
     plan = json.loads(dry.stdout)
-    assert not (tmp_path / "out").exists()
+    assert os.listdir(tmp_path) == []
+    prediction = plan["prediction"]
+    assert prediction["needed_bytes"] == plan["output_bytes"] < prediction["free_bytes"]
+    assert prediction["bound_by"] in ("read", "compute", "write")
     run = hy3("quantize", source, tmp_path / "out", "--json", "--workers", "2")
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)

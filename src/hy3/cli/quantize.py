@@ -27,7 +27,9 @@ def command(
     workers: int | None = typer.Option(
         None, min=1, help="Threads, each with a shard of its own.", show_default="cores"
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and write nothing."),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Print plan, time and room needed; keep nothing."
+    ),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
@@ -42,13 +44,15 @@ def command(
     output, out = Output(json_output, quiet), expand_home(out)
     plan = make_plan(model_folder(source), load_recipe(recipe), scales, mtp)
     common = {"out": out.resolve().name, "dry_run": dry_run}
+    threads = workers or usable_cores()
     if dry_run:
         _print_table(output, plan, {})
-        output.result("quantize", _describe(plan, {}) | common)
+        prediction = _predict(output, plan, out, threads)
+        output.result("quantize", _describe(plan, {}) | common | {"prediction": prediction})
         return
     from hy3.quantize.pipeline import quantize
 
-    outcome = quantize(plan, out, workers or usable_cores(), output.progress)
+    outcome = quantize(plan, out, threads, output.progress)
     if outcome.stats is None:
         output.text(f"{out} was complete already, from the same source")
     else:
@@ -84,3 +88,34 @@ def _print_table(output: Output, plan: Plan, stats: StatsByKey) -> None:
     output.table(*summary_table(plan, stats))
     before, after = format_bytes(plan.source_bytes), format_bytes(plan.output_bytes)
     output.text(f"{before} become {after} in {len(plan.shards)} shards")
+
+
+def _predict(output: Output, plan: Plan, out: Path, threads: int) -> dict[str, Any]:
+    """Measures and prints; returns the result's part of it."""
+    from hy3.quantize.pipeline import worker_limit
+    from hy3.quantize.prediction import predict
+    from hy3.units import format_bytes, format_seconds
+
+    output.status("measuring the disks and the encoder for some seconds")
+    found = predict(plan, out, worker_limit(plan, threads))
+    rows = [
+        (
+            f"{activity} {term.name}",
+            format_bytes(term.nbytes),
+            f"{format_bytes(round(term.bytes_per_s))}/s",
+            format_seconds(term.seconds),
+        )
+        for activity, term in found.terms()
+    ]
+    output.table(("on this machine", "bytes", "rate", "alone takes"), rows)
+    if found.read_from == "OUT":
+        output.text("the files of SRC have holes: read at the rate of OUT's disk")
+    output.text(
+        f"about {format_seconds(found.overlapped_seconds)} on {found.workers} threads, bound by "
+        f"{found.bound_by}; {format_seconds(found.serial_seconds)} if nothing overlapped"
+    )
+    needed, free = format_bytes(found.write.nbytes), format_bytes(found.free_bytes)
+    output.text(f"OUT needs {needed}; its disk has {free} free")
+    if not found.fits:
+        output.warning(f"OUT does not fit: it needs {needed} and has {free}")
+    return found.as_json()

@@ -1,0 +1,77 @@
+"""What a dry run predicts: the bytes of the real run, times that follow from them, the room."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hy3.checkpoint.file_hash import FileHash
+from hy3.errors import EnvironmentFault
+from hy3.quantize.output_folder import OutputFolder
+from hy3.quantize.pipeline import quantize
+from hy3.quantize.prediction import Prediction, Term, predict
+from hy3.quantize.resume import FinishedShard, stamp_of
+from support.quantizing import no_progress, plan_of
+from support.real_models import HY3
+from support.sparse import write_sparse
+
+
+def by_name(prediction: Prediction) -> dict[str, Term]:
+    return {term.name: term for _, term in prediction.terms()}
+
+
+def test_times_follow_from_bytes_and_rates():
+    compute = (Term("copy", 30, 10.0), Term("nvfp4", 80, 20.0))
+    found = Prediction(2, Term("source", 110, 20.0), "SRC", compute, Term("output", 60, 10.0), 59)
+    assert found.seconds_by_activity == {"read": 5.5, "compute": 7.0, "write": 6.0}
+    assert (found.bound_by, found.overlapped_seconds, found.serial_seconds) == ("compute", 7, 18.5)
+    assert not found.fits
+    result = found.as_json()
+    assert [term["activity"] for term in result["terms"]] == ["read", "compute", "compute", "write"]
+    assert (result["needed_bytes"], result["free_bytes"]) == (60, 59)
+
+
+def test_bytes_are_those_of_the_run(source, tmp_path):
+    plan, out = plan_of(source), tmp_path / "deep" / "out"
+    terms = by_name(predict(plan, out, workers=2))
+    assert os.listdir(tmp_path) == []
+    quantize(plan, out, 2, no_progress)
+    shards = [path for path in out.iterdir() if path.suffix == ".safetensors"]
+    written = sum(path.stat().st_size for path in shards)
+    assert 0 < written - terms["output"].nbytes < 100_000  # headers
+    read = sum(header.path.stat().st_size for header in plan.checkpoint.headers.values())
+    assert 0 < read - terms["source"].nbytes < 100_000
+    assert terms["copy"].nbytes + terms["nvfp4"].nbytes == terms["source"].nbytes
+    assert all(term.bytes_per_s > 0 for term in terms.values())
+
+
+def test_what_is_finished_counts_no_more(source, tmp_path):
+    plan, out = plan_of(source), tmp_path / "out"
+    first, some = next(iter(plan.shards)), FileHash("0" * 64, 1)
+    with OutputFolder(out, plan) as folder:
+        folder.resume()
+        (out / first).write_bytes(b"x")
+        folder.record(first, FinishedShard(some, some, stamp_of(out / first), {}))
+    terms = by_name(predict(plan, out, workers=1))
+    done = sum(step.source.nbytes for step in plan.shards[first])
+    assert terms["source"].nbytes == plan.source_bytes - done
+
+
+def test_a_place_that_cannot_be_written_to_is_a_fault(source, monkeypatch):
+    with pytest.raises(EnvironmentFault, match="cannot be used") as caught:
+        predict(plan_of(source), Path("/proc/none"), workers=1)
+    assert caught.value.where == "/proc" and caught.value.hint
+
+
+def test_hy3_itself(tmp_path):
+    """Headers of the real size with holes for data: nothing to read, so OUT's disk is measured."""
+    found = predict(plan_of(write_sparse(tmp_path / "hy3", HY3)), tmp_path / "out", workers=2)
+    terms = by_name(found)
+    assert found.read_from == "OUT"
+    assert terms["source"].nbytes == 597_572_342_272
+    assert terms["output"].nbytes == 180_826_481_152
+    assert terms["nvfp4"].nbytes == 579_820_584_960
+    slowest = found.seconds_by_activity[found.bound_by]
+    assert slowest == found.overlapped_seconds < found.serial_seconds
