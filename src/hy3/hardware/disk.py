@@ -80,6 +80,7 @@ def _read_rate(descriptors: Sequence[int], threads: int, seconds: float) -> Rate
     lock = threading.Lock()
 
     def read() -> Iterator[int]:
+        block = bytearray(_BLOCK_BYTES)
         while True:
             with lock:
                 if not runs:
@@ -88,6 +89,6 @@ def _read_rate(descriptors: Sequence[int], threads: int, seconds: float) -> Rate
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(descriptor, start, _RUN_BYTES, os.POSIX_FADV_DONTNEED)
             for offset in range(start, start + _RUN_BYTES, _BLOCK_BYTES):
-                yield len(os.pread(descriptor, _BLOCK_BYTES, offset))
+                yield os.preadv(descriptor, [block], offset)
 
     return rate_of(read, threads, seconds)

@@ -41,4 +41,5 @@ def _encode_nvfp4(bits: NDArray[np.uint16], t: float, scales: str) -> Encoded:
         for sums in (result.errors, result.max_errors, result.energies)
     )
     tensors = (result.packed, result.scales, np.array([1.0 / t], np.float32))
-    return Encoded(tensors, WeightStats(error, max_error, energy))
+    shifts = tuple(result.shifts.tolist())
+    return Encoded(tensors, WeightStats(error, max_error, energy, shifts))

@@ -65,7 +65,7 @@ def test_the_card_shows_table_recipe_hashes_and_pictures(licensed, made):
         assert f"| {name} | {each.sha256} |" in card
     assert "| `routed_expert` | nvfp4 |\n| `*` | copy |" in card
     pictures = {path.name for path in made.glob("*.svg")}
-    assert ERROR_PICTURE in pictures and pictures < manifest.outputs.keys()
+    assert pictures == {ERROR_PICTURE, SCALE_PICTURE} and pictures < manifest.outputs.keys()
     for name in pictures:
         assert f"]({name})" in card
     columns, _ = summary_table(plan_of(licensed), {"routed_expert@1": WeightStats(1, 2, 3)})
