@@ -15,7 +15,13 @@ from torch import Tensor
 from hy3.kernels.scale_search_tensor import QuantizedTensor, quantize_tensor
 from hy3.nvfp4.scales import RULES, tensor_scale
 from hy3.nvfp4.tensor import NvFp4Tensor
-from support.distributions import EDGES, NAMES, make_weight
+from support.distributions import (
+    EDGES,
+    NAMES,
+    WEIGHT_KINDS,
+    make_column_weights,
+    make_weight,
+)
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -27,7 +33,7 @@ if not torch.cuda.is_available() and not INTERPRETED:
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 GROUPS = 256 if INTERPRETED else 16_384
-FIELDS = ("packed", "scales", "errors", "max_errors", "energies")
+FIELDS = ("packed", "scales", "errors", "max_errors", "energies", "shifts")
 
 
 def differing(one: QuantizedTensor, other: QuantizedTensor) -> list[str]:
@@ -40,10 +46,13 @@ def differing(one: QuantizedTensor, other: QuantizedTensor) -> list[str]:
     ]
 
 
-def check(weight: Tensor, rule: str, t: float | None = None) -> QuantizedTensor:
+def check(
+    weight: Tensor, rule: str, t: float | None = None, column_weights: Tensor | None = None
+) -> QuantizedTensor:
     t = tensor_scale(float(weight.float().abs().max())) if t is None else t
-    fast = quantize_tensor.named("triton")(weight.to(DEVICE), t, rule)
-    assert differing(fast, quantize_tensor.oracle(weight, t, rule)) == []
+    on_device = None if column_weights is None else column_weights.to(DEVICE)
+    fast = quantize_tensor.named("triton")(weight.to(DEVICE), t, rule, on_device)
+    assert differing(fast, quantize_tensor.oracle(weight, t, rule, column_weights)) == []
     return fast
 
 
@@ -51,6 +60,20 @@ def check(weight: Tensor, rule: str, t: float | None = None) -> QuantizedTensor:
 @pytest.mark.parametrize("name", NAMES + EDGES)
 def test_gpu_bytes_equal_the_oracle(name: str, rule: str) -> None:
     check(make_weight(name, GROUPS, seed=7), rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", WEIGHT_KINDS)
+@pytest.mark.parametrize("name", NAMES + EDGES)
+def test_gpu_bytes_equal_the_oracle_under_column_weights(name: str, kind: str, rule: str) -> None:
+    weight = make_weight(name, 64 if INTERPRETED else GROUPS, seed=8)
+    check(weight, rule, column_weights=make_column_weights(kind, weight.shape[1]))
+
+
+def test_column_weights_need_no_alignment_on_gpu() -> None:
+    weight = make_weight("gauss", 256)[:, :48]
+    column_weights = make_column_weights("spread", 64)[3:51]
+    assert check(weight, "exact", None, column_weights).shifts.sum() == weight.numel() / 16
 
 
 @pytest.mark.parametrize("rule", RULES)

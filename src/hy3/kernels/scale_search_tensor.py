@@ -62,8 +62,7 @@ def quantize_tensor(
 
 
 def _on_triton(weight: Tensor, t: float, rule: str, column_weights: Tensor | None = None) -> bool:
-    on_gpu = _HAS_TRITON and weight.is_cuda and weight.dtype == torch.bfloat16
-    return on_gpu and column_weights is None
+    return _HAS_TRITON and weight.is_cuda and weight.dtype == torch.bfloat16
 
 
 @quantize_tensor.twin("triton", when=_on_triton)
@@ -73,5 +72,5 @@ def _quantize_tensor_triton(
     # Imported here: Triton is no part of a CPU install.
     from hy3.kernels.scale_search_triton import quantize_groups
 
-    result = quantize_groups(weight, t, rule)
-    return QuantizedTensor(*result, code_shifts(result[1], search_scales(weight, t, "max")))
+    group_weights(column_weights)  # asserts that they are weights
+    return QuantizedTensor(*quantize_groups(weight, t, rule, column_weights))
