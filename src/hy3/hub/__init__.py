@@ -1,0 +1,1 @@
+"""Checkpoints on a model hub, through ``huggingface_hub``; nothing here needs torch."""
