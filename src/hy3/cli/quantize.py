@@ -109,7 +109,7 @@ def _predict(output: Output, plan: Plan, out: Path, threads: int) -> dict[str, A
     ]
     output.table(("on this machine", "bytes", "rate", "alone takes"), rows)
     if found.read_from == "OUT":
-        output.text("the files of SRC have holes: read at the rate of OUT's disk")
+        output.text("SRC cannot be measured (holes, or not here): read at the rate of OUT's disk")
     output.text(
         f"about {format_seconds(found.overlapped_seconds)} on {found.workers} threads, bound by "
         f"{found.bound_by}; {format_seconds(found.serial_seconds)} if nothing overlapped"

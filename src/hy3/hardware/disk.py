@@ -10,11 +10,10 @@ import os
 import random
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hy3.hardware.rate import Rate, rate_of
+from hy3.hardware.rate import Rate, Stopwatch, rate_of
 
 _BLOCK_BYTES = 4 * 2**20
 _RUN_BYTES = 32 * 2**20  # read in one go, so that the system's read-ahead takes part
@@ -55,18 +54,17 @@ def write_and_read_rate(
         first = _write(descriptor, min(_FIRST_WRITE_BYTES, most_bytes))
         left = min(most_bytes - first.nbytes, int(first.bytes_per_s * (seconds - first.seconds)))
         rest = _write(descriptor, max(left, 0))
-        written = Rate(first.nbytes + rest.nbytes, first.seconds + rest.seconds)
-        return written, _read_rate([descriptor], threads=1, seconds=seconds / 2)
+        return first + rest, _read_rate([descriptor], threads=1, seconds=seconds / 2)
 
 
 def _write(descriptor: int, nbytes: int) -> Rate:
     """Append random bytes, which no file system can shrink, and sync them."""
     block = memoryview(random.Random(0).randbytes(_BLOCK_BYTES))
-    start, done = time.monotonic(), 0
+    watch, done = Stopwatch(), 0
     while done < nbytes:
         done += os.write(descriptor, block[: nbytes - done])
     os.fsync(descriptor)
-    return Rate(done, time.monotonic() - start)
+    return watch.rate(done)
 
 
 def _read_rate(descriptors: Sequence[int], threads: int, seconds: float) -> Rate:

@@ -26,24 +26,26 @@ from hy3.quantize.encode import encode
 from hy3.quantize.plan import Plan, Step
 from hy3.quantize.recipe import COPY
 from hy3.quantize.resume import read_resume_state
+from hy3.units import format_bytes
 
 _COMPUTE_SECONDS = 0.9  # for all formats together
 _SAMPLE_BYTES = 8 * 2**20
 _WRITE_BYTES = 256 * 2**20
+_LEAST_FREE_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class Term:
-    """Bytes at a measured rate."""
+    """Bytes, and how long they take alone at a measured rate."""
 
     name: str  # what is read, computed or written
     nbytes: int
-    bytes_per_s: float
+    seconds: float
 
     @property
-    def seconds(self) -> float:
-        """How long it takes alone."""
-        return self.nbytes / self.bytes_per_s
+    def bytes_per_s(self) -> float:
+        """The rate; zero when there is nothing to do."""
+        return self.nbytes / self.seconds if self.nbytes else 0.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Prediction:
     workers: int
     read: Term
     read_from: str  # "SRC", or "OUT" when nothing of SRC can be measured
-    compute: tuple[Term, ...]  # by format, "copy" among them
+    compute: tuple[Term, ...]  # by format, "copy" among them; last what reading and writing cost
     write: Term
     free_bytes: int
 
@@ -96,7 +98,7 @@ class Prediction:
         return {
             "workers": self.workers,
             "terms": [
-                {"activity": activity, **vars(term), "seconds": term.seconds}
+                {"activity": activity, **vars(term), "bytes_per_s": term.bytes_per_s}
                 for activity, term in self.terms()
             ],
             "read_from": self.read_from,
@@ -121,16 +123,9 @@ def predict(plan: Plan, out: Path, workers: int) -> Prediction:
     pending = _pending_steps(plan, out)
     folder = next(path for path in (out, *out.absolute().parents) if path.is_dir())
     free_bytes = shutil.disk_usage(folder).free
-    try:
-        written, read_back = write_and_read_rate(folder, min(_WRITE_BYTES, free_bytes // 4))
-    except OSError as error:
-        raise EnvironmentFault(
-            f"cannot be used ({error.strerror})",
-            hint="name a folder that can be written to",
-            where=str(folder),
-        ) from error
+    written, read_back = _probe_output(folder, free_bytes)
     paths = [header.path for header in plan.checkpoint.headers.values()]
-    solid = [path for path in paths if not has_holes(path)]
+    solid = [path for path in paths if path.exists() and not has_holes(path)]
     read = read_rate(solid, workers) if solid else read_back
     output_bytes = sum(step.output_bytes for step in pending)
     source_bytes = sum(step.source.nbytes for step in pending)
@@ -138,14 +133,44 @@ def predict(plan: Plan, out: Path, workers: int) -> Prediction:
         workers=workers,
         read=_term("source", source_bytes, read),
         read_from="SRC" if solid else "OUT",
-        compute=tuple(_compute_terms(pending, workers, plan.parameters.scales)),
+        compute=(
+            *_compute_terms(pending, workers, plan.parameters.scales),
+            _transfer_term(source_bytes, read, output_bytes, written, workers),
+        ),
         write=_term("output", output_bytes, written),
         free_bytes=free_bytes,
     )
 
 
+def _probe_output(folder: Path, free_bytes: int) -> tuple[Rate, Rate]:
+    """Rates of writing where OUT is to be and of reading back."""
+    if free_bytes < _LEAST_FREE_BYTES:
+        raise EnvironmentFault(
+            f"has {format_bytes(free_bytes)} free",
+            hint="free some space or name a folder on another disk",
+            where=str(folder),
+        )
+    try:
+        return write_and_read_rate(folder, min(_WRITE_BYTES, free_bytes // 4))
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot be used ({error.strerror})",
+            hint="name a folder that can be written to",
+            where=str(folder),
+        ) from error
+
+
 def _term(name: str, nbytes: int, rate: Rate) -> Term:
-    return Term(name, nbytes, rate.bytes_per_s)
+    return Term(name, nbytes, nbytes / rate.bytes_per_s)
+
+
+def _transfer_term(
+    source_bytes: int, read: Rate, output_bytes: int, written: Rate, workers: int
+) -> Term:
+    """The processor's part in reading and writing, which takes cores from the computing."""
+    cpu_seconds = source_bytes * read.cpu_seconds / read.nbytes
+    cpu_seconds += output_bytes * written.cpu_seconds / written.nbytes
+    return Term("transfer", source_bytes + output_bytes, cpu_seconds / workers)
 
 
 def _pending_steps(plan: Plan, out: Path) -> list[Step]:

@@ -52,4 +52,16 @@ def test_threads_add_up_and_stop_at_the_deadline():
     rate = rate_of(endless, threads=3, seconds=0.05)
     assert len(seen) == 3 and rate.nbytes % 7 == 0 and rate.nbytes >= 3 * 7
     assert rate.seconds >= 0.05
-    assert rate_of(lambda: iter(()), threads=2, seconds=60).bytes_per_s == Rate(0, 1.0).bytes_per_s
+    assert rate_of(lambda: iter(()), threads=2, seconds=60).bytes_per_s == 0
+
+
+def test_rates_add_up_and_count_the_processor_of_all_threads():
+    assert Rate(6, 1.0, 0.5) + Rate(2, 3.0, 0.1) == Rate(8, 4.0, 0.6)
+
+    def busy():
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            hash(end)
+        yield 1
+
+    assert rate_of(busy, threads=2, seconds=60).cpu_seconds >= 0.04

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,14 @@ def by_name(prediction: Prediction) -> dict[str, Term]:
 
 
 def test_times_follow_from_bytes_and_rates():
-    compute = (Term("copy", 30, 10.0), Term("nvfp4", 80, 20.0))
-    found = Prediction(2, Term("source", 110, 20.0), "SRC", compute, Term("output", 60, 10.0), 59)
+    compute = (Term("copy", 30, 3.0), Term("nvfp4", 80, 4.0))
+    found = Prediction(2, Term("source", 110, 5.5), "SRC", compute, Term("output", 60, 6.0), 59)
     assert found.seconds_by_activity == {"read": 5.5, "compute": 7.0, "write": 6.0}
     assert (found.bound_by, found.overlapped_seconds, found.serial_seconds) == ("compute", 7, 18.5)
     assert not found.fits
     result = found.as_json()
     assert [term["activity"] for term in result["terms"]] == ["read", "compute", "compute", "write"]
+    assert [term["bytes_per_s"] for term in result["terms"]] == [20, 10, 20, 10]
     assert (result["needed_bytes"], result["free_bytes"]) == (60, 59)
 
 
@@ -44,25 +46,35 @@ def test_bytes_are_those_of_the_run(source, tmp_path):
     read = sum(header.path.stat().st_size for header in plan.checkpoint.headers.values())
     assert 0 < read - terms["source"].nbytes < 100_000
     assert terms["copy"].nbytes + terms["nvfp4"].nbytes == terms["source"].nbytes
+    assert terms["transfer"].nbytes == terms["source"].nbytes + terms["output"].nbytes
     assert all(term.bytes_per_s > 0 for term in terms.values())
 
 
-def test_what_is_finished_counts_no_more(source, tmp_path):
+@pytest.mark.parametrize("finished", [1, 3])
+def test_what_is_finished_counts_no_more(source, tmp_path, finished):
     plan, out = plan_of(source), tmp_path / "out"
-    first, some = next(iter(plan.shards)), FileHash("0" * 64, 1)
+    names, some = list(plan.shards)[:finished], FileHash("0" * 64, 1)
     with OutputFolder(out, plan) as folder:
         folder.resume()
-        (out / first).write_bytes(b"x")
-        folder.record(first, FinishedShard(some, some, stamp_of(out / first), {}))
-    terms = by_name(predict(plan, out, workers=1))
-    done = sum(step.source.nbytes for step in plan.shards[first])
-    assert terms["source"].nbytes == plan.source_bytes - done
+        for name in names:
+            (out / name).write_bytes(b"x")
+            folder.record(name, FinishedShard(some, some, stamp_of(out / name), {}))
+    found = predict(plan, out, workers=1)
+    done = sum(step.source.nbytes for name in names for step in plan.shards[name])
+    assert found.read.nbytes == plan.source_bytes - done
+    assert (found.overlapped_seconds > 0) == (finished < len(plan.shards) == 3)
 
 
-def test_a_place_that_cannot_be_written_to_is_a_fault(source, monkeypatch):
-    with pytest.raises(EnvironmentFault, match="cannot be used") as caught:
-        predict(plan_of(source), Path("/proc/none"), workers=1)
-    assert caught.value.where == "/proc" and caught.value.hint
+@pytest.mark.parametrize(
+    ("folder", "free", "message"),
+    [("/", 10**6, "has 1.00 MB free"), ("/proc", 10**12, "cannot be")],
+)
+def test_a_place_that_takes_nothing_is_a_fault(source, monkeypatch, folder, free, message):
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(EnvironmentFault, match=message) as caught:
+        predict(plan_of(source), Path(folder) / "none" / "out", workers=1)
+    assert caught.value.where == folder and caught.value.hint
 
 
 def test_hy3_itself(tmp_path):
