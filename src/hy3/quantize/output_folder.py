@@ -15,8 +15,14 @@ from pathlib import Path
 from types import TracebackType
 
 from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters, read_manifest
-from hy3.checkpoint.writer import TEMPORARY_SUFFIX, sync_folder, write_file_durably
+from hy3.checkpoint.writer import (
+    TEMPORARY_SUFFIX,
+    sync_folder,
+    temporary_path,
+    write_file_durably,
+)
 from hy3.errors import EnvironmentFault, InputError
+from hy3.quantize.journal import JOURNAL_SUFFIX, journal_path
 from hy3.quantize.plan import Plan
 from hy3.quantize.resume import (
     RESUME_NAME,
@@ -78,17 +84,17 @@ class OutputFolder:
             self._check_source(state)
             kept = {name: shard for name, shard in state.shards.items() if self._holds(name, shard)}
             self._state = replace(self._state, shards=kept)
-        for leftover in self.path.glob(f"*{TEMPORARY_SUFFIX}"):
-            leftover.unlink()
+        self._sort_leftovers()
         self._write_state()
         return dict(self._state.shards)
 
     def record(self, name: str, shard: FinishedShard) -> None:
-        """Remember one more finished shard, durably."""
+        """Remember one more finished shard, durably; its journal goes."""
         with self._state_lock:
             shards = {**self._state.shards, name: shard}
             self._state = replace(self._state, shards=shards)
             self._write_state()
+        journal_path(self.path / name).unlink(missing_ok=True)
 
     def shards(self) -> dict[str, FinishedShard]:
         """What is finished, in the plan's order."""
@@ -100,9 +106,27 @@ class OutputFolder:
         self.forget_state()
 
     def forget_state(self) -> None:
-        """Remove the resume state of a complete folder."""
+        """Remove what only an unfinished folder needs."""
+        for journal in self.path.glob(f"*{JOURNAL_SUFFIX}"):
+            journal.unlink()
         (self.path / RESUME_NAME).unlink(missing_ok=True)
         sync_folder(self.path)
+
+    def _sort_leftovers(self) -> None:
+        """Keep what unfinished shards can go on from, and nothing else that is unfinished."""
+        kept: set[Path] = set()
+        for name in self.plan.shards.keys() - self._state.shards.keys():
+            shard = self.path / name
+            temporary, journal = temporary_path(shard), journal_path(shard)
+            if not journal.exists():
+                continue
+            # Renamed, but the crash came before it was recorded: its journal holds all of it.
+            if shard.exists() and not temporary.exists():
+                shard.rename(temporary)
+            kept |= {temporary, journal}
+        for suffix in (TEMPORARY_SUFFIX, JOURNAL_SUFFIX):
+            for leftover in set(self.path.glob(f"*{suffix}")) - kept:
+                leftover.unlink()
 
     def _write_state(self) -> None:
         write_file_durably(self.path / RESUME_NAME, self._state.encode())

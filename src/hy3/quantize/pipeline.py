@@ -1,7 +1,7 @@
 """``quantize``: streams the shards of a plan into OUT, resuming what an earlier run has finished.
 
 A thread takes a whole shard at a time, so bytes never depend on the number of threads, and a
-crash costs at most the shards that were under way.
+crash costs each at most the tensor that was under way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hy3.checkpoint.file_hash import FileHash, hash_bytes
 from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.quantization_config import nvfp4_experts_config
 from hy3.checkpoint.reader import TensorReader
-from hy3.checkpoint.writer import write_file_durably
+from hy3.checkpoint.writer import TEMPORARY_SUFFIX, write_file_durably
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
 from hy3.quantize.card import CARD_NAME, write_card
 from hy3.quantize.export import export_small_files
@@ -161,6 +161,7 @@ def _check_complete(
 
 def _check_space(plan: Plan, out: Path, pending: list[str]) -> None:
     needed = sum(step.output_bytes for name in pending for step in plan.shards[name])
+    needed -= sum(path.stat().st_size for path in out.glob(f"*{TEMPORARY_SUFFIX}"))
     free = shutil.disk_usage(out).free
     if needed > free:
         raise EnvironmentFault(

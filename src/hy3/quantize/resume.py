@@ -102,11 +102,12 @@ def _shard(item: dict[str, Any]) -> FinishedShard:
         FileHash(**item["source"]),
         FileHash(**item["output"]),
         FileStamp(**item["stamp"]),
-        {key: _stats(stats) for key, stats in item["stats"].items()},
+        {key: decode_stats(stats) for key, stats in item["stats"].items()},
         {name: float(largest) for name, largest in item["largest"].items()},
     )
 
 
-def _stats(item: dict[str, Any]) -> WeightStats:
+def decode_stats(item: dict[str, Any]) -> WeightStats:
+    """From its fields; KeyError, TypeError or ValueError if it is something else."""
     error, max_error, energy = (float(item[key]) for key in ("error", "max_error", "energy"))
     return WeightStats(error, max_error, energy, tuple(map(int, item["shifts"])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hy3.checkpoint.writer import ShardWriter
 from hy3.errors import InputError
 from hy3.kernels.scale_search import largest_magnitude
 from hy3.quantize.encode import encode
+from hy3.quantize.journal import FinishedTensor, Journal, journal_path
 from hy3.quantize.plan import Plan, Step
 from hy3.quantize.progress import Meter
 from hy3.quantize.resume import FinishedShard, stamp_of
@@ -28,6 +30,15 @@ from hy3.quantize.stats import StatsByKey, WeightStats
 from hy3.quantize.threads import Stopped
 
 CHUNK_BYTES = 4 * 2**20
+
+
+@dataclass
+class _Work:
+    """A shard under way."""
+
+    writer: ShardWriter
+    journal: Journal
+    digest: Any  # the running SHA-256 of the source's shard
 
 
 class ShardStreamer:
@@ -55,26 +66,61 @@ class ShardStreamer:
         header = self.plan.checkpoint.headers[shard]
         steps = self.plan.shards[shard]
         specs = [spec for step in steps for spec in step.outputs]
-        stats: StatsByKey = {}
         metadata = header.metadata | {"format": "pt"}
-        with self.shards.hold(shard), ShardWriter(self.out / shard, specs, metadata) as writer:
-            digest = hashlib.sha256(self.reader.head(shard))
+        path = self.out / shard
+        stats: StatsByKey = {}
+        with (
+            self.shards.hold(shard),
+            Journal(journal_path(path)) as journal,
+            ShardWriter(path, specs, metadata, resumable=True) as writer,
+        ):
+            work = _Work(writer, journal, hashlib.sha256(self.reader.head(shard)))
             for step in steps:
-                if step.quantized:
+                finished = self._recover(step, work) or self._make(step, work)
+                if finished.stats is not None:
                     before = stats.get(step.stats_key, WeightStats())
-                    stats[step.stats_key] = before + self._encode(step, digest, writer)
-                else:
-                    self._copy(step.source, digest, writer)
+                    stats[step.stats_key] = before + finished.stats
             self.shards.source.check_unchanged(shard)
             output_hash = writer.finish()
-        stamp = stamp_of(self.out / shard)
+        stamp = stamp_of(path)
         return FinishedShard(
-            source=FileHash(digest.hexdigest(), header.file_bytes),
+            source=FileHash(work.digest.hexdigest(), header.file_bytes),
             output=FileHash(output_hash, stamp.size_bytes),
             stamp=stamp,
             stats=stats,
             largest=self._wanted_elsewhere(shard),
         )
+
+    def _recover(self, step: Step, work: _Work) -> FinishedTensor | None:
+        """What an earlier run has made of a tensor, if it and its source are still the same."""
+        if not work.journal.found:
+            return None
+        finished, name = work.journal.found[0], step.source.name
+        digest = work.digest.copy()
+        for chunk in self._chunks(name):
+            digest.update(chunk)
+        same_source = digest.hexdigest() == finished.source_sha256
+        if not same_source or not work.writer.recover(step.output_bytes, finished.output_sha256):
+            work.journal.found.clear()
+            return None
+        work.digest = digest
+        work.journal.confirm()
+        if finished.largest is not None:
+            self._largest[name] = finished.largest
+        self.advance(step.source.nbytes, finished.stats)
+        return finished
+
+    def _make(self, step: Step, work: _Work) -> FinishedTensor:
+        """Write what becomes of a tensor, and that it is finished."""
+        stats = self._encode(step, work) if step.quantized else self._copy(step.source, work)
+        finished = FinishedTensor(
+            source_sha256=work.digest.hexdigest(),
+            output_sha256=work.writer.sha256(),
+            largest=self._largest[step.source.name] if step.quantized else None,
+            stats=stats,
+        )
+        work.journal.append(finished)
+        return finished
 
     def _wanted_elsewhere(self, shard: str) -> dict[str, float]:
         """Largest magnitudes that other shards need of this one: it need not be read for them."""
@@ -85,25 +131,24 @@ class ShardStreamer:
             if any(places[name] != shard for name in step.sharing)
         }
 
-    def _copy(self, info: TensorInfo, digest: Any, writer: ShardWriter) -> None:
+    def _copy(self, info: TensorInfo, work: _Work) -> None:
         for chunk in self._chunks(info.name):
             self._check_finite(info, chunk)
-            digest.update(chunk)
-            writer.write_chunk(chunk)
+            work.digest.update(chunk)
+            work.writer.write_chunk(chunk)
             self.advance(chunk.nbytes)
 
-    def _encode(self, step: Step, digest: Any, writer: ShardWriter) -> WeightStats:
-        """Write what becomes of one weight."""
+    def _encode(self, step: Step, work: _Work) -> WeightStats:
         if self.stop.is_set():
             raise Stopped
         name = step.source.name
         bits = self.reader.array(name)
-        digest.update(bits)
+        work.digest.update(bits)
         self._largest[name] = self._finite(name, largest_magnitude(bits))
         largest = max(map(self._largest_of, (name, *step.sharing)))
         encoded = encode(step.form, bits, largest, self.plan.parameters.scales)
         for spec, data in zip(step.outputs, encoded.tensors, strict=True):
-            writer.write(spec.name, data)
+            work.writer.write(spec.name, data)
         self.advance(step.source.nbytes, encoded.stats)
         return encoded.stats
 

@@ -169,10 +169,10 @@ def test_order_of_durability(tmp_path, monkeypatch):
 
 
 def test_full_disk_is_an_environment_fault(tmp_path, monkeypatch):
-    def full(descriptor, data):
+    def full(descriptor, data, offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writer_module.os, "write", full)
+    monkeypatch.setattr(writer_module.os, "pwrite", full)
     with pytest.raises(EnvironmentFault, match="No space left"):
         write_file_durably(tmp_path / "x.json", b"{}")
     assert os.listdir(tmp_path) == []
