@@ -7,17 +7,36 @@ import random
 import shutil
 import signal
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.quantizing import kill_after, kill_at_event, run, run_in_child, tree
+from support.killing import (
+    Place,
+    calls_of_a_run,
+    choose,
+    kill_and_rerun,
+    kill_at,
+    places_of,
+    weights_of,
+)
+from support.os_calls import PHASES
+from support.quantizing import drawn_once, kill_after, run, run_in_child, tree
 from support.scripted import make_random
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures_once() -> Iterator[None]:
+    with drawn_once():
+        yield
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_random(tmp_path_factory.mktemp("source") / "model", seed=5, shards=4)
+    folder = tmp_path_factory.mktemp("source") / "model"
+    return make_random(folder, seed=5, shards=4, num_experts=2)
 
 
 @pytest.fixture(scope="module")
@@ -27,55 +46,52 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return tree(out)
 
 
-def kill_until_done(source: Path, out: Path, first: int, step: int) -> int:
-    """Kill one run at every ``step``-th event, each on top of what the last one left."""
-    kills, number = 0, first
-    while True:
-        status = run_in_child(source, out, kill_at_event(out, number))
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
-            return kills
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        kills += 1
-        number += step
+@pytest.fixture(scope="module")
+def places(source: Path, expected: dict[str, str], tmp_path_factory) -> list[Place]:
+    out = tmp_path_factory.mktemp("recorded") / "out"
+    calls = calls_of_a_run(source, out)
+    assert tree(out) == expected
+    return places_of(calls, source_files=6)
 
 
-def check_kill_at(source: Path, out: Path, number: int, expected: dict[str, str]) -> bool:
-    """Kill a fresh run at an event, rerun, compare; False when the run ended before the event."""
-    shutil.rmtree(out, ignore_errors=True)
-    status = run_in_child(source, out, kill_at_event(out, number))
-    if os.WIFEXITED(status):
-        assert os.WEXITSTATUS(status) == 0
-        assert tree(out) == expected
-        return False
-    run(source, out)
-    assert tree(out) == expected, f"killed at event {number}"
-    return True
+def check_kills(
+    source: Path, expected: dict[str, str], places: list[Place], out: Path, count: int
+) -> Counter[str]:
+    """Kill, rerun and compare, at most one weight for each worker redone; kills by phase."""
+    weights = weights_of(source)
+    phases: Counter[str] = Counter()
+    for number, place in enumerate(choose(places, count, seed=1)):
+        kill_and_rerun(source, out, place, 1 + number % 2, expected, weights)
+        phases[place.phase] += 1
+    return phases
 
 
-def test_kill_at_events_of_a_fresh_run(
-    source: Path, expected: dict[str, str], tmp_path: Path
+def test_kills_in_every_phase(
+    source: Path, expected: dict[str, str], places: list[Place], tmp_path: Path
 ) -> None:
-    kills = 0
-    while check_kill_at(source, tmp_path / "out", 1 + 3 * kills, expected):
-        kills += 1
-    assert kills >= 12  # every third of the times that a run touches a file
+    phases = check_kills(source, expected, places, tmp_path / "out", count=3 * len(PHASES))
+    assert phases == dict.fromkeys(PHASES, 3)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_kill_at_every_event_of_a_fresh_run(
-    source: Path, expected: dict[str, str], tmp_path: Path
+def test_two_hundred_kills_in_every_phase(
+    source: Path, expected: dict[str, str], places: list[Place], tmp_path: Path
 ) -> None:
-    kills = 0
-    while check_kill_at(source, tmp_path / "out", 1 + kills, expected):
-        kills += 1
-    assert kills >= 36
+    phases = check_kills(source, expected, places, tmp_path / "out", count=207)
+    assert set(phases) == set(PHASES) and min(phases.values()) >= 10
 
 
 def test_kill_again_and_again(source: Path, expected: dict[str, str], tmp_path: Path) -> None:
+    """Each run dies on top of what the last one left, a little later in the writing of tensors."""
     out = tmp_path / "out"
-    assert kill_until_done(source, out, first=4, step=4) >= 5
+    statuses = [
+        run_in_child(source, out, kill_at(out, Place("tensor", 25, "half")), workers=1)
+        for _ in range(12)
+    ]
+    kills = [status for status in statuses if status]
+    assert 5 < len(kills) < 12 and set(map(os.WTERMSIG, kills)) == {signal.SIGKILL}
+    assert statuses[len(kills) :] == [0] * (12 - len(kills))
     assert tree(out) == expected
 
 

@@ -31,7 +31,8 @@ from hy3.quantize.pipeline import quantize, worker_limit
 from hy3.quantize.shard_source import HeldShards, LocalShards
 from hy3.quantize.stats import WeightStats
 from hy3.quantize.stream import ShardStreamer
-from support.quantizing import kill_at_event, no_progress, plan_of, run, run_in_child, tree
+from support.killing import Place, kill_at
+from support.quantizing import no_progress, plan_of, run, run_in_child, tree
 from support.scripted import make_random
 
 SCHEME = QuantizationScheme(
@@ -331,8 +332,9 @@ def test_progress_adds_up_to_the_source(source: Path, tmp_path: Path) -> None:
     assert told.energy == pytest.approx(energy) and told.error < told.max_error
 
     whole, told = told, WeightStats()
-    assert run_in_child(source, tmp_path / "killed", kill_at_event(tmp_path / "killed", 24), 1) != 0
-    resumed = quantize(plan, tmp_path / "killed", 1, progress)
+    killed = tmp_path / "killed"
+    assert run_in_child(source, killed, kill_at(killed, Place("record", 8, "after")), 1) != 0
+    resumed = quantize(plan, killed, 1, progress)
     assert resumed.resumed_shards > 0
     assert seen["quantize"][0] < plan.source_bytes
     assert told.error == pytest.approx(whole.error)
