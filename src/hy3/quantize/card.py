@@ -42,8 +42,8 @@ def write_card(
         "The first rule that names a class decides it; `*` names all.",
         _table(("class", "format"), [(f"`{kind}`", form) for kind, form in plan.recipe.rules]),
         "## Source",
-        "SHA-256 of the files that this was made from. `hy3_manifest.json` holds those of this "
-        "folder; `hy3 verify` checks both.",
+        f"{_published(plan)}SHA-256 of the files that this was made from. `hy3_manifest.json` "
+        "holds those of this folder; `hy3 verify` checks both.",
         _table(("file", "SHA-256"), [(name, each.sha256) for name, each in sorted(source.items())]),
     ]
     return ("\n\n".join(sections) + "\n").encode()
@@ -72,6 +72,12 @@ def _origin(plan: Plan) -> str:
             "decoded."
         )
     return text
+
+
+def _published(plan: Plan) -> str:
+    if plan.origin is None:
+        return ""
+    return f"`{plan.origin.repository}` at revision `{plan.origin.revision}`. "
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -1,7 +1,7 @@
 """The front matter of the card, by which a hub files a model: known facts only.
 
 Licence, languages and task are the source's own, from the front matter of its card; what the
-weights are is known from the plan.
+weights are, and of which model if it came from a hub, is known from the plan.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ def front_matter(plan: Plan) -> str:
     """The block with its fences and an empty line."""
     known = _source_facts(plan.checkpoint.folder / _SOURCE_CARD)
     facts: dict[str, Any] = {key: known[key] for key in _KEPT if key in known}
+    if plan.origin:
+        facts |= {"base_model": plan.origin.repository, "base_model_relation": "quantized"}
     forms = sorted({step.form for step in plan.steps() if step.quantized})
     facts["tags"] = [plan.raw_config["model_type"], *forms, "compressed-tensors"]
     block: str = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)

@@ -70,6 +70,14 @@ class PlanLine:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a source was published."""
+
+    repository: str  # org/name on a hub
+    revision: str  # the commit
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that decides the output's bytes, the weights' values aside."""
 
@@ -81,6 +89,7 @@ class Plan:
     shards: dict[str, tuple[Step, ...]]  # shard file name -> steps in data order
     stamps: dict[str, FileStamp]  # config, index and shards, as they looked before reading
     small_hashes: dict[str, FileHash]  # config and index
+    origin: Origin | None  # None for a folder: nothing in it can be trusted to say
 
     @property
     def source_bytes(self) -> int:
@@ -117,7 +126,9 @@ class Plan:
         return sorted(lines, key=lambda line: (-line.source_bytes, line.label))
 
 
-def make_plan(folder: Path, recipe: Recipe, scales: str, mtp: str) -> Plan:
+def make_plan(
+    folder: Path, recipe: Recipe, scales: str, mtp: str, origin: Origin | None = None
+) -> Plan:
     """Check that ``folder`` holds a whole BF16 checkpoint and plan its shards.
 
     Args:
@@ -146,6 +157,7 @@ def make_plan(folder: Path, recipe: Recipe, scales: str, mtp: str) -> Plan:
         },
         stamps=stamps,
         small_hashes={name: hash_bytes((folder / name).read_bytes()) for name in small},
+        origin=origin,
     )
 
 

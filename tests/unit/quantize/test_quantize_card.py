@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from hy3.checkpoint.manifest import read_manifest
+from hy3.quantize.card import write_card
 from hy3.quantize.pictures import ERROR_PICTURE, SCALE_PICTURE, draw_pictures
+from hy3.quantize.plan import Origin
 from hy3.quantize.stats import WeightStats
 from hy3.quantize.summary import class_rows, summary_table
 from support.quantizing import plan_of, run
@@ -70,6 +73,15 @@ def test_the_card_shows_table_recipe_hashes_and_pictures(licensed, made):
         assert f"]({name})" in card
     columns, _ = summary_table(plan_of(licensed), {"routed_expert@1": WeightStats(1, 2, 3)})
     assert f"| {' | '.join(columns)} |" in card
+
+
+def test_a_source_from_a_hub_is_named_with_its_revision(licensed):
+    plan = replace(plan_of(licensed), origin=Origin("org/name", "0123abc"))
+    card = write_card(plan, {}, {}, {}).decode()
+    assert "`org/name` at revision `0123abc`." in card
+    facts = facts_of(card)
+    assert (facts["base_model"], facts["base_model_relation"]) == ("org/name", "quantized")
+    assert "revision" not in write_card(plan_of(licensed), {}, {}, {}).decode()
 
 
 def test_rows_carry_plan_and_errors(licensed):
