@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from hy3.kernels.scale_search import Quantized, largest_magnitude, quantize_bits
 from hy3.nvfp4.scales import RULES, tensor_scale
-from support.distributions import NAMES, make_weight
+from support.distributions import (
+    EDGES,
+    NAMES,
+    WEIGHT_KINDS,
+    make_column_weights,
+    make_weight,
+)
 
 FIELDS = ("packed", "scales", "errors", "max_errors", "energies", "shifts")
 
@@ -25,30 +31,48 @@ def differing(one: Quantized, other: Quantized) -> list[str]:
     return [f for f in FIELDS if getattr(one, f).tobytes() != getattr(other, f).tobytes()]
 
 
-def check(bits: NDArray[np.uint16], rule: str, t: float | None = None) -> Quantized:
+def check(
+    bits: NDArray[np.uint16],
+    rule: str,
+    t: float | None = None,
+    column_weights: NDArray[np.float32] | None = None,
+) -> Quantized:
     t = tensor_scale(largest_magnitude(bits)) if t is None else t
-    fast = quantize_bits.named("numba")(bits, t, rule)
-    assert differing(fast, quantize_bits.oracle(bits, t, rule)) == []
+    fast = quantize_bits.named("numba")(bits, t, rule, column_weights)
+    assert differing(fast, quantize_bits.oracle(bits, t, rule, column_weights)) == []
     return fast
 
 
+def weights_of(kind: str | None, columns: int) -> NDArray[np.float32] | None:
+    return None if kind is None else make_column_weights(kind, columns).numpy()
+
+
+@pytest.mark.parametrize("kind", [None, *WEIGHT_KINDS])
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", NAMES)
-def test_bytes_equal_the_oracle(name: str, rule: str) -> None:
-    check(bits_of(name, 1024), rule)
+@pytest.mark.parametrize("name", NAMES + EDGES)
+def test_bytes_equal_the_oracle(name: str, rule: str, kind: str | None) -> None:
+    bits = bits_of(name, 512)
+    check(bits, rule, None, weights_of(kind, bits.shape[1]))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", [None, *WEIGHT_KINDS])
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", NAMES)
-def test_bytes_equal_the_oracle_on_262144_groups(name: str, rule: str) -> None:
-    check(bits_of(name, 262_144), rule)
+@pytest.mark.parametrize("name", NAMES + EDGES)
+def test_bytes_equal_the_oracle_on_262144_groups(name: str, rule: str, kind: str | None) -> None:
+    bits = bits_of(name, 262_144)
+    check(bits, rule, None, weights_of(kind, bits.shape[1]))
 
 
-@pytest.mark.parametrize("groups", [1, 15, 63, 64, 65, 130])
-def test_any_number_of_groups(groups: int) -> None:
-    check(bits_of("gauss", 256).reshape(-1)[: groups * 16].reshape(groups, 16), "exact")
+@pytest.mark.parametrize("kind", [None, "spread"])
+@pytest.mark.parametrize("shape", [(1, 1), (15, 1), (5, 3), (16, 1), (17, 1), (1, 31), (7, 19)])
+def test_any_number_of_groups(shape: tuple[int, int], kind: str | None) -> None:
+    """Blocks of 16 groups that begin anywhere in a row, and a last one that is not full."""
+    rows, row_groups = shape
+    bits = bits_of("t4", 256).reshape(-1)[: rows * row_groups * 16].reshape(rows, -1)
+    result = check(bits, "exact", None, weights_of(kind, bits.shape[1]))
+    assert int(result.shifts.sum()) == rows * row_groups
 
 
 FINITE = st.integers(0, 0x7F7F) | st.integers(0x8000, 0xFF7F)
@@ -72,9 +96,31 @@ def test_any_tensor_scale(bits: NDArray[np.uint16], power: int, rule: str) -> No
     check(bits, rule, 2.0**power)
 
 
+WEIGHTS = st.floats(0, 2.0**100, width=32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    hnp.arrays(np.uint16, (4, 48), elements=FINITE),
+    hnp.arrays(np.float32, 48, elements=WEIGHTS | st.just(0.0)),
+    st.sampled_from(RULES),
+)
+def test_any_weights(
+    bits: NDArray[np.uint16], column_weights: NDArray[np.float32], rule: str
+) -> None:
+    check(bits, rule, None, column_weights)
+
+
 def test_a_view_is_read_in_its_own_order() -> None:
     wide = bits_of("gauss", 256)
     check(wide[::2, 64:128], "exact")
+
+
+def test_an_address_may_be_odd() -> None:
+    bits = bits_of("gauss", 128)
+    raw = np.zeros(bits.nbytes + 1, np.uint8)
+    raw[1:] = bits.reshape(-1).view(np.uint8)
+    check(raw[1:].view(np.uint16).reshape(bits.shape), "exact")
 
 
 def test_zero_groups_get_the_agreed_code() -> None:
