@@ -170,7 +170,10 @@ class OutputFolder:
 def make_folder(path: Path) -> None:
     """Make OUT if it is not there; InputError when something else bears its name."""
     try:
+        missing = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            sync_folder(each.parent)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(
             "is not a folder, or lies in something that is none",

@@ -28,6 +28,7 @@ from hy3.quantize.check_source import (
     sum_errors,
 )
 from hy3.quantize.progress import Advance
+from hy3.quantize.resume import RESUME_NAME
 from hy3.quantize.threads import Stopped, finished_shards
 from hy3.quantize.verdict import Check, Verdict, not_proved
 
@@ -59,6 +60,7 @@ def verify(folder: Path, source: Path | None = None, advance: Advance | None = N
             "holds no config.json", hint="name the folder of a checkpoint", where=str(folder)
         )
     try:
+        _check_finished(folder)
         config = load_config(folder)
         manifest = read_manifest(folder)
         checkpoint = open_checkpoint(folder)
@@ -116,6 +118,17 @@ class _Crew:
         workers = min(usable_cores(), _MAX_WORKERS)
         found = dict(finished_shards(run, checkpoint.headers, workers, self._stopped))
         return {shard: found[shard] for shard in checkpoint.headers}
+
+
+def _check_finished(folder: Path) -> None:
+    """The state goes last: where it lies, something may be missing that no check asks for."""
+    path = folder / RESUME_NAME
+    if path.exists():
+        raise InputError(
+            "belongs to a run that was not finished",
+            hint="run the same hy3 quantize again: it goes on where it stopped",
+            where=str(path),
+        )
 
 
 def _rule(manifest: Manifest | None) -> str | None:

@@ -53,6 +53,13 @@ def test_unsound_files_fail_and_prove_nothing(source, out):
     assert {check.id for check in verdict.checks} == PROVED | FROM_SOURCE
 
 
+def test_an_unfinished_folder_fails(out):
+    (out / "hy3_resume.json").write_text("{}")
+    verdict = verify(out)
+    assert not verdict.ok
+    assert "not finished" in next(each for each in verdict.checks if each.status == "fail").detail
+
+
 def test_damaged_manifest_fails(out):
     (out / MANIFEST_NAME).write_text("{}")
     only_failure(verify(out), "files", "schema is None")
