@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"kernels", "nvfp4", "checkpoint"},
     "engine": {"model", "kernels", "nvfp4", "checkpoint"},
     "chat": {"checkpoint"},
-    "server": {"chat", "engine.request", "engine.stats"},
+    "server": {"chat", "checkpoint", "engine.request", "engine.stats"},
     "deploy": {"engine", "model", "checkpoint", "chat", "hardware", "server"},
     "bench": {"report"},
     "evaluate": {"model", "checkpoint", "chat", "bench", "report"},

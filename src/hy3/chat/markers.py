@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hy3.checkpoint.model_config import read_json_object
+from hy3.checkpoint.json_file import read_json_if_there
 
 _NAMES = "think|tool_calls|tool_call|tool_sep|arg_key|arg_value|tool_responses|tool_response"
 _MARKER = re.compile(rf"</?(?:{_NAMES})(:[^\s>]+)?>")
@@ -115,8 +115,8 @@ def read_marker_suffix(folder: Path) -> SuffixFinding:
     A later source that answers differently is reported as a warning. Files that are missing have
     no answer; a file that is not JSON is an InputError.
     """
-    tokenizer = read_json_if_there(folder / "tokenizer.json")
-    config = read_json_if_there(folder / "tokenizer_config.json")
+    tokenizer = read_json_if_there(folder / "tokenizer.json") or {}
+    config = read_json_if_there(folder / "tokenizer_config.json") or {}
     tokens = list(_vocabulary(tokenizer))
     warnings: list[str] = []
     answers = [
@@ -132,11 +132,6 @@ def read_marker_suffix(folder: Path) -> SuffixFinding:
         if answer != suffix:
             warnings.append(f"{other} says {answer!r}, but {source} says {suffix!r}, which is used")
     return SuffixFinding(suffix, source, warnings)
-
-
-def read_json_if_there(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``, empty if there is no such file."""
-    return read_json_object(path) if path.is_file() else {}
 
 
 def _vocabulary(tokenizer: dict[str, Any]) -> Iterator[str]:

@@ -18,8 +18,8 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hy3.chat.markers import read_json_if_there
 from hy3.chat.messages import normalize
+from hy3.checkpoint.json_file import read_json_if_there
 from hy3.errors import InputError
 
 Effort = Literal["no_think", "low", "high"]
@@ -78,7 +78,7 @@ class ChatTemplate:
     """
 
     def __init__(self, folder: Path) -> None:
-        config = read_json_if_there(folder / "tokenizer_config.json")
+        config = read_json_if_there(folder / "tokenizer_config.json") or {}
         source, self._where = _find_source(folder, config)
         # Templates may use any of the named tokens, as ``bos_token``.
         self._tokens = {

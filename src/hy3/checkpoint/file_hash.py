@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from hy3.errors import InputError
+from hy3.checkpoint.json_file import open_regular, unreadable
 
 _CHUNK_BYTES = 8 * 2**20
 
@@ -29,12 +29,10 @@ def hash_file(path: Path) -> FileHash:
     digest = hashlib.sha256()
     size = 0
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
     except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror})", hint="check its permissions", where=str(path)
-        ) from error
+        raise unreadable(path, error) from error
     return FileHash(digest.hexdigest(), size)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hy3.checkpoint.strict_json import JsonFault, key_offset, parse_object
+from hy3.checkpoint.json_file import open_regular, unreadable
+from hy3.checkpoint.strict_json import JsonFault, key_offset, parse_object, shown
 from hy3.errors import InputError
 
 LENGTH_BYTES = 8
@@ -82,15 +83,11 @@ def read_header(path: Path) -> Header:
         InputError: naming the file, and where they apply the tensor and the byte offset.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file_bytes = os.fstat(file.fileno()).st_size
             raw = file.read(header_length(file.read(LENGTH_BYTES), file_bytes, str(path)))
     except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror})",
-            hint="check the path and its permissions",
-            where=str(path),
-        ) from error
+        raise unreadable(path, error) from error
     return parse_header(raw, file_bytes, path, str(path))
 
 
@@ -188,7 +185,7 @@ def _metadata(value: Any, fault: _Fault) -> dict[str, str]:
         raise fault("__metadata__ is not an object", "__metadata__")
     for key, item in value.items():
         if not isinstance(item, str):
-            raise fault(f"the metadata value of {key!r} is not a string", "__metadata__")
+            raise fault(f"the metadata value of {shown(key)} is not a string", "__metadata__")
     return value
 
 
@@ -199,7 +196,7 @@ def _tensor(name: str, entry: Any, fault: _Fault) -> TensorInfo:
         raise fault("the entry needs exactly dtype, shape and data_offsets", name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-        raise fault(f"unknown dtype {dtype!r}", name)
+        raise fault(f"unknown dtype {shown(dtype)}", name)
     if not isinstance(shape, list) or not all(_is_size(item) for item in shape):
         raise fault("the shape is not a list of sizes", name)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
@@ -208,9 +205,10 @@ def _tensor(name: str, entry: Any, fault: _Fault) -> TensorInfo:
     if start > end:
         raise fault(f"data_offsets [{start}, {end}] end before they start", name)
     needed = _element_count(shape) * DTYPE_BYTES[dtype]
-    if needed != end - start:
-        message = f"{dtype} {shape} needs {needed} bytes but data_offsets give {end - start}"
-        raise fault(message if needed <= _MAX_ELEMENTS else f"the shape {shape} overflows", name)
+    if needed > _MAX_ELEMENTS:
+        raise fault(f"the shape {shown(shape)} overflows", name)
+    if needed != (given := end - start):
+        raise fault(f"{dtype} {shown(shape)} needs {needed} bytes, data_offsets give {given}", name)
     return TensorInfo(name, dtype, tuple(shape), start, end)
 
 

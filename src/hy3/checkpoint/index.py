@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hy3.checkpoint.header import Header, TensorInfo, read_header
-from hy3.checkpoint.strict_json import JsonFault, parse_object
+from hy3.checkpoint.json_file import read_json_if_there
+from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
-MAX_INDEX_BYTES = 100_000_000
+_HINT = "index and shards do not fit together: fetch the checkpoint again"
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,9 @@ def find_index(folder: Path, shards: set[str]) -> Index | None:
         InputError: the index is missing or unsound, or does not name exactly ``shards``.
     """
     path = folder / INDEX_NAME
-    if path.exists():
-        index = _read_index(path)
+    raw = read_json_if_there(path, _HINT)
+    if raw is not None:
+        index = _parse_index(raw, path)
         _check_shards(set(index.weight_map.values()), shards, path)
         return index
     if shards == {SINGLE_NAME}:
@@ -94,23 +97,14 @@ def find_index(folder: Path, shards: set[str]) -> Index | None:
     )
 
 
-def _read_index(path: Path) -> Index:
-    try:
-        size = path.stat().st_size
-        if size > MAX_INDEX_BYTES:
-            raise _fault(path, f"holds {size} bytes; an index has at most {MAX_INDEX_BYTES}")
-        index = parse_object(path.read_bytes())
-    except OSError as error:
-        raise _fault(path, f"cannot be read ({error.strerror})") from error
-    except JsonFault as error:
-        raise _fault(path, error.reason, offset=error.offset) from error
+def _parse_index(index: dict[str, Any], path: Path) -> Index:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise _fault(path, "has no weight_map")
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not _is_plain_shard_name(shard):
-            message = f"places it in {shard!r}, which is not the plain name of a .safetensors file"
-            raise _fault(path, message, name)
+            wrong = f"{shown(shard)}, which is not the plain name of a .safetensors file"
+            raise _fault(path, f"places it in {wrong}", name)
     metadata = index.get("metadata")
     declared = metadata.get("total_size") if isinstance(metadata, dict) else None
     return Index(weight_map, declared if type(declared) is int else None)
@@ -124,7 +118,7 @@ def _is_plain_shard_name(name: str) -> bool:
 
 def _check_shards(named: set[str], on_disk: set[str], index_path: Path) -> None:
     for shard in sorted(named - on_disk):
-        raise _fault(index_path, f"names the shard {shard!r}, which is missing")
+        raise _fault(index_path, f"names the shard {shown(shard)}, which is missing")
     for shard in sorted(on_disk - named):
         raise InputError(
             f"is not named in {INDEX_NAME}",
@@ -164,9 +158,6 @@ def _check_placement(
             )
 
 
-def _fault(path: Path, message: str, tensor: str = "", offset: int | None = None) -> InputError:
-    where = str(path)
-    where += f": tensor {tensor!r}" if tensor else ""
-    where += f": byte {offset}" if offset is not None else ""
-    hint = "index and shards do not fit together: fetch the checkpoint again"
-    return InputError(message, hint=hint, where=where)
+def _fault(path: Path, message: str, tensor: str = "") -> InputError:
+    where = str(path) + (f": tensor {tensor!r}" if tensor else "")
+    return InputError(message, hint=_HINT, where=where)

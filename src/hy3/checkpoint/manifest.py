@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hy3.checkpoint.file_hash import FileHash
-from hy3.checkpoint.strict_json import JsonFault, parse_object
+from hy3.checkpoint.json_file import read_json_if_there
+from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 MANIFEST_NAME = "hy3_manifest.json"
 SCHEMA = "hy3.manifest/1"
+_HINT = "the manifest is damaged: quantize again into an empty folder"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -53,16 +55,11 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of ``folder``, None when it has none; InputError when it is unsound."""
     path = folder / MANIFEST_NAME
-    if not path.exists():
+    value = read_json_if_there(path, _HINT)
+    if value is None:
         return None
-    try:
-        value = parse_object(path.read_bytes())
-    except OSError as error:
-        raise _fault(path, f"cannot be read ({error.strerror})") from error
-    except JsonFault as error:
-        raise _fault(path, error.reason, f": byte {error.offset}") from error
     if value.get("schema") != SCHEMA:
-        raise _fault(path, f"schema is {value.get('schema')!r}, not {SCHEMA!r}")
+        raise _fault(path, f"schema is {shown(value.get('schema'))}, not {SCHEMA!r}")
     fields = value.get("parameters")
     names = set(Parameters.__dataclass_fields__)
     if not isinstance(fields, dict) or set(fields) != names:
@@ -89,18 +86,21 @@ def _decode_files(path: Path, key: str, value: Any) -> dict[str, FileHash]:
     files = {}
     for name, item in value.items():
         if not name.isprintable() or set(name) & set("/\\:") or name in ("", ".", ".."):
-            raise _fault(path, f"{key} names {name!r}, which is not a plain file name")
+            raise _fault(path, f"{key} names {shown(name)}, which is not a plain file name")
         known = isinstance(item, dict) and set(item) == {"sha256", "bytes"}
-        if not known or type(item["bytes"]) is not int or not _is_sha256(item["sha256"]):
-            raise _fault(path, f"{key} of {name!r} must hold exactly sha256 and bytes")
+        if not known or not _is_size(item["bytes"]) or not _is_sha256(item["sha256"]):
+            raise _fault(path, f"{key} of {shown(name)} must hold exactly sha256 and bytes")
         files[name] = FileHash(item["sha256"], item["bytes"])
     return files
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _is_sha256(value: Any) -> bool:
     return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
-def _fault(path: Path, message: str, place: str = "") -> InputError:
-    hint = "the manifest is damaged: quantize again into an empty folder"
-    return InputError(message, hint=hint, where=f"{path}{place}")
+def _fault(path: Path, message: str) -> InputError:
+    return InputError(message, hint=_HINT, where=str(path))

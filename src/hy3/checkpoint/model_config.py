@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hy3.checkpoint.strict_json import is_text
+from hy3.checkpoint.json_file import read_json_object
+from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 CONFIG_NAME = "config.json"
@@ -57,34 +58,6 @@ class Hy3Config:
         return layer >= self.num_dense_layers
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that must hold an object; every failure is an InputError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        value = json.loads(text)
-        if "\\u" in text and not is_text(value):
-            raise ValueError("half of a surrogate pair is not text")
-    except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror})",
-            hint="point to a folder that holds a whole checkpoint",
-            where=str(path),
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"is not valid JSON ({error})",
-            hint="fetch the file again from where the checkpoint came from",
-            where=str(path),
-        ) from error
-    if not isinstance(value, dict):
-        raise InputError(
-            f"holds a JSON {type(value).__name__}, not an object",
-            hint="fetch the file again from where the checkpoint came from",
-            where=str(path),
-        )
-    return value
-
-
 def load_config(folder: Path) -> Hy3Config:
     """Read ``folder/config.json``; raises InputError naming the key that is wrong."""
     path = folder / CONFIG_NAME
@@ -96,14 +69,14 @@ def parse_config(raw: dict[str, Any], where: str = CONFIG_NAME) -> Hy3Config:
     keys = _Keys(raw, where)
     if raw.get("model_type") != "hy_v3":
         raise InputError(
-            f"model_type is {raw.get('model_type')!r}, not 'hy_v3'",
+            f"model_type is {shown(raw.get('model_type'))}, not 'hy_v3'",
             hint="hy3 handles tencent/Hy3 and its sisters of the same architecture",
             where=where,
         )
     for key, wanted in (("qk_norm", True), ("route_norm", True), ("tie_word_embeddings", False)):
         if raw.get(key) is not wanted:
             raise InputError(
-                f"{key} must be {json.dumps(wanted)}, found {json.dumps(raw.get(key))}",
+                f"{key} must be {json.dumps(wanted)}, found {shown(raw.get(key))}",
                 hint="the engines compute something else without it; restore the original config",
                 where=where,
             )
@@ -118,7 +91,7 @@ def parse_config(raw: dict[str, Any], where: str = CONFIG_NAME) -> Hy3Config:
     rope = rope if isinstance(rope, dict) else {}
     if rope.get("rope_type", "default") != "default":
         raise InputError(
-            f"rope_type {rope.get('rope_type')!r} is not supported",
+            f"rope_type {shown(rope.get('rope_type'))} is not supported",
             hint="Hy3 uses the default rotary embedding",
             where=where,
         )
@@ -171,7 +144,7 @@ class _Keys:
         self.raw, self.where, self.prefix = raw, where, prefix
 
     def _fail(self, key: str, wanted: str) -> InputError:
-        found = json.dumps(self.raw[key]) if key in self.raw else "nothing"
+        found = shown(self.raw[key]) if key in self.raw else "nothing"
         return InputError(
             f"{self.prefix}{key} must be {wanted}, found {found}",
             hint="restore the original config.json; transformers' save_pretrained drops such keys",

@@ -20,6 +20,7 @@ from hy3.checkpoint.engine_rules import (
     vllm_target,
 )
 from hy3.checkpoint.model_config import Hy3Config
+from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 METHOD_COMPRESSED_TENSORS = "compressed-tensors"
@@ -112,7 +113,7 @@ def parse_quantization_config(
     if method == METHOD_MODELOPT:
         return _parse_modelopt(value, where)
     raise _fault(
-        f"quant_method {method!r} is unknown",
+        f"quant_method {shown(method)} is unknown",
         where,
         hint="known are compressed-tensors and modelopt",
     )
@@ -194,7 +195,9 @@ def _patterns(value: Any, key: str, where: str) -> tuple[str, ...]:
             try:
                 re.compile(item[3:])
             except (re.error, OverflowError, RecursionError) as error:
-                raise _fault(f"{key} holds the bad pattern {item!r} ({error})", where) from error
+                raise _fault(
+                    f"{key} holds the bad pattern {shown(item)} ({error})", where
+                ) from error
     return tuple(value)
 
 

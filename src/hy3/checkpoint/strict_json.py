@@ -1,9 +1,20 @@
-"""JSON from untrusted files: duplicate keys and NaN are refused, every fault has a byte offset."""
+"""JSON from untrusted files: what is read can be written again, and every fault has an offset.
+
+Stricter than the standard library: no duplicate keys, no NaN, no number beyond a double, no half
+of a surrogate pair, at most ``MAX_DEPTH`` levels.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import reprlib
+from collections.abc import Iterator
 from typing import Any
+
+# Far above any checkpoint's files and far below the interpreter's own limit, which depends on who
+# calls: what is accepted here can be walked and encoded by recursion anywhere.
+MAX_DEPTH = 100
 
 
 class JsonFault(Exception):
@@ -20,6 +31,10 @@ class JsonFault(Exception):
         self.reason, self.offset, self.key = reason, offset, key
 
 
+class _Refused(ValueError):
+    """A literal that the standard library would take."""
+
+
 class _Repeated:
     """Stands for an object in which ``key`` occurs twice."""
 
@@ -34,24 +49,27 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise JsonFault("is not valid UTF-8", error.start) from error
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
     except json.JSONDecodeError as error:
         offset = len(text[: error.pos].encode("utf-8"))
         raise JsonFault(f"is not valid JSON ({error.msg})", offset) from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise _too_deep() from error
+    except _Refused as error:
         raise JsonFault(f"is not valid JSON ({error})", 0) from error
+    except ValueError as error:
+        # The interpreter's limit on the digits of an integer, whose text advises programmers.
+        raise JsonFault("holds a number with too many digits", 0) from error
+    _check_containers(value, raw)
     if b"\\u" in raw and not is_text(value):
         raise JsonFault("holds half of a surrogate pair, which is not text", 0)
-    if isinstance(value, _Repeated):
-        first = key_offset(raw, value.key)
-        second = key_offset(raw, value.key, first + 1)
-        raise JsonFault(f"has the key {value.key!r} twice", second, value.key)
     if not isinstance(value, dict):
         raise JsonFault(f"is a JSON {type(value).__name__}, not an object", 0)
-    for key, item in value.items():
-        if isinstance(item, _Repeated):
-            reason = f"has the key {item.key!r} twice in the entry {key!r}"
-            raise JsonFault(reason, key_offset(raw, key), key)
     return value
 
 
@@ -61,7 +79,7 @@ def is_text(value: Any) -> bool:
     An escape such as ``\\ud800`` that stands alone parses, but no encoding has it.
     """
     try:
-        json.dumps(value, ensure_ascii=False, default=vars).encode("utf-8")
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         return False
     return True
@@ -77,6 +95,58 @@ def key_offset(raw: bytes, key: str, start: int = 0) -> int:
     return 0
 
 
+def shown(value: Any) -> str:
+    """A value of a file as a message can hold it: one line, however large it is."""
+    return _SHORT.repr(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxlevel = 3
+
+
+def _check_containers(value: Any, raw: bytes) -> None:
+    """No more than MAX_DEPTH levels, and no object with a repeated key on any of them."""
+    level, depth = list(_containers([value])), 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        for item in level:
+            if isinstance(item, _Repeated):
+                raise _twice(value, item, raw)
+        level = [child for item in level for child in _containers(_children(item))]
+
+
+def _containers(values: Any) -> Iterator[Any]:
+    return (item for item in values if isinstance(item, dict | list | _Repeated))
+
+
+def _children(item: Any) -> Any:
+    return item.values() if isinstance(item, dict) else item
+
+
+def _twice(value: Any, item: _Repeated, raw: bytes) -> JsonFault:
+    """Names the repeated key, and below the top the entry that it lies in."""
+    if value is item or not isinstance(value, dict):
+        second = key_offset(raw, item.key, key_offset(raw, item.key) + 1)
+        return JsonFault(f"has the key {shown(item.key)} twice", second, item.key)
+    entry = next(key for key, each in value.items() if _holds(each, item))
+    reason = f"has the key {shown(item.key)} twice in the entry {shown(entry)}"
+    return JsonFault(reason, key_offset(raw, entry), entry)
+
+
+def _holds(value: Any, wanted: _Repeated) -> bool:
+    if value is wanted:
+        return True
+    children = _children(value) if isinstance(value, dict | list) else ()
+    return any(_holds(child, wanted) for child in _containers(children))
+
+
+def _too_deep() -> JsonFault:
+    return JsonFault(f"is nested more than {MAX_DEPTH} levels deep", 0)
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Repeated:
     value = dict(pairs)
     if len(value) == len(pairs):
@@ -89,5 +159,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Repeated:
     raise AssertionError("a dict is shorter than its pairs only when a key repeats")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _Refused(f"{shown(text)} is beyond every double")
+    return value
+
+
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    raise _Refused(f"{name} is not JSON")

@@ -11,8 +11,9 @@ from hy3.checkpoint.census import Census
 from hy3.checkpoint.engine_rules import RuleConflict, engine_module, sglang_module
 from hy3.checkpoint.forms import BF16, FP8, INPUT_SCALES, NVFP4, NVFP4_FORMS
 from hy3.checkpoint.index import Checkpoint
+from hy3.checkpoint.json_file import read_json_object
 from hy3.checkpoint.manifest import Manifest
-from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, read_json_object
+from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config
 from hy3.checkpoint.names import (
     expected_packed_tensors,
     expected_tensors,

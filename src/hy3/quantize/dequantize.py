@@ -20,7 +20,8 @@ from hy3.checkpoint.census import Census, take_census
 from hy3.checkpoint.forms import BF16, INPUT_SCALES, MODELOPT_NVFP4, NVFP4_FORMS, parts_of
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import Checkpoint, open_checkpoint
-from hy3.checkpoint.model_config import CONFIG_NAME, parse_config, read_json_object
+from hy3.checkpoint.json_file import read_json_object
+from hy3.checkpoint.model_config import CONFIG_NAME, parse_config
 from hy3.checkpoint.names import expected_tensors
 from hy3.checkpoint.reader import TensorReader
 from hy3.checkpoint.writer import ShardWriter, write_file_durably

@@ -15,7 +15,8 @@ from typing import Any
 from hy3.chat.markers import find_marker_suffix
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import INDEX_NAME
-from hy3.checkpoint.model_config import CONFIG_NAME, read_json_object
+from hy3.checkpoint.json_file import read_json_object
+from hy3.checkpoint.model_config import CONFIG_NAME
 from hy3.errors import InputError
 
 _COPIED = ("*.json", "*.jinja", "*.tiktoken", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*")

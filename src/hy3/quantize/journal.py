@@ -109,6 +109,6 @@ def _decode(line: bytes) -> FinishedTensor | None:
         finished = FinishedTensor(
             source_sha256, output_sha256, largest, None if stats is None else decode_stats(stats)
         )
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None  # of another version
     return finished if finished.encode() == line else None

@@ -12,8 +12,9 @@ from hy3.checkpoint.census import Census, take_census
 from hy3.checkpoint.file_hash import FileHash, hash_bytes
 from hy3.checkpoint.header import TensorInfo, TensorSpec
 from hy3.checkpoint.index import INDEX_NAME, Checkpoint, open_checkpoint
+from hy3.checkpoint.json_file import read_json_object
 from hy3.checkpoint.manifest import Parameters
-from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config, read_json_object
+from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config
 from hy3.checkpoint.names import (
     GROUP_SIZE,
     is_mtp,

@@ -7,18 +7,21 @@ that the source or a finished shard is no longer the same without reading it aga
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hy3.checkpoint.file_hash import FileHash
+from hy3.checkpoint.json_file import read_json_if_there
 from hy3.checkpoint.manifest import Parameters
-from hy3.checkpoint.strict_json import JsonFault, parse_object
+from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
-from hy3.quantize.stats import StatsByKey, WeightStats
+from hy3.quantize.stats import StatsByKey, WeightStats, split_key
 
 RESUME_NAME = "hy3_resume.json"
 SCHEMA = "hy3.resume/2"
+_HINT = "quantize again into an empty folder"
 
 
 @dataclass(frozen=True)
@@ -78,36 +81,66 @@ def stamp_of(path: Path) -> FileStamp:
 def read_resume_state(folder: Path) -> ResumeState | None:
     """The state in ``folder``, None when there is none; InputError when it is unsound."""
     path = folder / RESUME_NAME
+    value = read_json_if_there(path, _HINT)
+    if value is None:
+        return None
     try:
-        value = parse_object(path.read_bytes())
         if value["schema"] != SCHEMA:
-            raise ValueError(value["schema"])
+            raise ValueError(f"the schema is {shown(value['schema'])}")
         return ResumeState(
-            Parameters(**value["parameters"]),
-            {name: FileStamp(**stamp) for name, stamp in value["source"].items()},
+            Parameters(**{key: _text(item) for key, item in value["parameters"].items()}),
+            {name: _stamp(stamp) for name, stamp in value["source"].items()},
             {name: _shard(item) for name, item in value["shards"].items()},
         )
-    except FileNotFoundError:
-        return None
-    except (OSError, JsonFault, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise InputError(
-            f"is not the state of an interrupted run ({error})",
-            hint="quantize again into an empty folder",
-            where=str(path),
+            f"is not the state of an interrupted run ({reason})", hint=_HINT, where=str(path)
         ) from error
 
 
 def _shard(item: dict[str, Any]) -> FinishedShard:
     return FinishedShard(
-        FileHash(**item["source"]),
-        FileHash(**item["output"]),
-        FileStamp(**item["stamp"]),
-        {key: decode_stats(stats) for key, stats in item["stats"].items()},
-        {name: float(largest) for name, largest in item["largest"].items()},
+        _hash(item["source"]),
+        _hash(item["output"]),
+        _stamp(item["stamp"]),
+        {_stats_key(key): decode_stats(stats) for key, stats in item["stats"].items()},
+        {name: _number(largest) for name, largest in item["largest"].items()},
     )
+
+
+def _hash(item: dict[str, Any]) -> FileHash:
+    return FileHash(_text(item["sha256"]), _count(item["size_bytes"]))
+
+
+def _stamp(item: dict[str, Any]) -> FileStamp:
+    return FileStamp(_count(item["size_bytes"]), _count(item["mtime_ns"]))
+
+
+def _stats_key(key: str) -> str:
+    split_key(key)  # ValueError for a layer that is no number
+    return key
 
 
 def decode_stats(item: dict[str, Any]) -> WeightStats:
     """From its fields; KeyError, TypeError or ValueError if it is something else."""
-    error, max_error, energy = (float(item[key]) for key in ("error", "max_error", "energy"))
-    return WeightStats(error, max_error, energy, tuple(map(int, item["shifts"])))
+    error, max_error, energy = (_number(item[key]) for key in ("error", "max_error", "energy"))
+    return WeightStats(error, max_error, energy, tuple(map(_count, item["shifts"])))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a string")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{shown(value)} is not a count")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{shown(value)} is not a size")
+    return float(value)

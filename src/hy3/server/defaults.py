@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hy3.chat.markers import read_json_if_there
+from hy3.checkpoint.json_file import read_json_if_there
 from hy3.engine.request import SamplingParams
 from hy3.errors import InputError
 
@@ -25,7 +25,7 @@ class SamplingDefaults:
 def load_defaults(folder: Path) -> SamplingDefaults:
     """Read the checkpoint's recommendations; a missing file means none."""
     path = folder / "generation_config.json"
-    raw = read_json_if_there(path)
+    raw = read_json_if_there(path) or {}
     found: dict[str, Any] = {}
     for entry in fields(SamplingDefaults):
         value = raw.get(entry.name)

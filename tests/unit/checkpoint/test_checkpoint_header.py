@@ -48,8 +48,8 @@ REJECTED = [
     (b"\xff\xfe{}", b"", "not valid UTF-8", "", 8),
     (b"[]", b"", "JSON list, not an object", "", 8),
     (b'{"w":NaN}', b"", "NaN is not JSON", "", 8),
-    (b'{"w":' + b"[" * 100_000, b"", "not valid JSON", "", 8),
-    (b'{"w":' + b"9" * 5000 + b"}", b"", "not valid JSON", "", 8),
+    (b'{"w":' + b"[" * 100_000, b"", "nested more than 100 levels", "", 8),
+    (b'{"w":' + b"9" * 5000 + b"}", b"", "too many digits", "", 8),
     (TWICE, b"x", "has the key 'w' twice", "w", 8 + TWICE.rindex(b'"w"')),
     (INNER, b"x", "has the key 'dtype' twice in the entry 'w'", "w", 9),
     (rb'{"__metadata__":{"a":"\udc00"}}', b"", "half of a surrogate pair", "", 8),
@@ -67,7 +67,7 @@ REJECTED = [
     ({"w": {**entry(0, 1), "data_offsets": [0]}}, b"x", "not a pair", "w", 9),
     ({"w": {**entry(0, 1), "data_offsets": [-1, 0]}}, b"x", "not a pair", "w", 9),
     ({"w": {**entry(0, 1), "data_offsets": [1, 0]}}, b"x", "end before they start", "w", 9),
-    ({"w": entry(0, 4, "F32", [2])}, bytes(4), "needs 8 bytes but data_offsets give 4", "w", 9),
+    ({"w": entry(0, 4, "F32", [2])}, bytes(4), "needs 8 bytes, data_offsets give 4", "w", 9),
     ({"w": entry(0, 4, "F32", [2**40] * 900)}, bytes(4), "overflows", "w", 9),
     ({"w": entry(0, 9)}, bytes(4), "outside the data section of 4 bytes", "w", None),
     ({"a": entry(0, 4), "b": entry(2, 6)}, bytes(6), "overlaps the tensor before", "b", None),
@@ -121,7 +121,7 @@ def test_length_is_checked_before_it_is_believed(tmp_path, length, size, message
 def test_missing_file_and_folder(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_header(tmp_path / "none.safetensors")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is not a regular file"):
         read_header(tmp_path)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hy3.checkpoint.model_config import load_config, parse_config, read_json_object
+from hy3.checkpoint.json_file import read_json_object
+from hy3.checkpoint.model_config import load_config, parse_config
 from hy3.errors import InputError
 from support.real_models import HY3
 
@@ -79,7 +80,7 @@ def test_keys_that_save_pretrained_drops_are_missed(key: str) -> None:
     [
         (b"{", "not valid JSON"),
         (b"[]", "not an object"),
-        (b"\xff\xfe", "not valid JSON"),
+        (b"\xff\xfe", "not valid UTF-8"),
         (rb'{"a": {"b": ["\ud800"]}}', "surrogate"),
     ],
 )

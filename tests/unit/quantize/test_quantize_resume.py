@@ -40,20 +40,28 @@ def test_round_trip(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "message"),
     [
-        b"",
-        b"[]",
-        b"{}",
-        b'{"schema":"x"}',
-        STATE.encode()[:-5],
-        STATE.encode().replace(b"mtp", b"m"),
+        (b"", "is not valid JSON"),
+        (b"[]", "is a JSON list"),
+        (b"{}", "'schema' is missing"),
+        (b'{"schema":"x"}', "the schema is 'x'"),
+        (STATE.encode()[:-5], "is not valid JSON"),
+        (STATE.encode().replace(b"mtp", b"m"), "unexpected keyword argument"),
+        (STATE.encode().replace(b'"exact"', b"1"), "1 is not a string"),
+        (STATE.encode().replace(b"@1", b"@one"), "invalid literal"),
+        (STATE.encode().replace(b"0.5,", b"1" * 400 + b","), "is not a size"),
+        (STATE.encode().replace(b"0.5,", b'"0.5",'), "'0.5' is not a size"),
+        (STATE.encode().replace(b"0.5,", b"1e400,"), "beyond every double"),
+        (STATE.encode().replace(b"[1, 2, 3]", b"[1, -2, 3]"), "-2 is not a count"),
+        (STATE.encode().replace(b"[1, 2, 3]", b"[1, true]"), "True is not a count"),
     ],
 )
-def test_damage_is_refused(tmp_path, data):
+def test_damage_is_refused(tmp_path, data, message):
     (tmp_path / RESUME_NAME).write_bytes(data)
-    with pytest.raises(InputError, match="is not the state of an interrupted run"):
+    with pytest.raises(InputError) as caught:
         read_resume_state(tmp_path)
+    assert message in caught.value.message and RESUME_NAME in caught.value.where
 
 
 def test_stamp(tmp_path):
