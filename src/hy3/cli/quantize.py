@@ -11,6 +11,7 @@ from hy3.cli.output import Output
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
+    from hy3.kernels.scale_search_device import Device
     from hy3.quantize.plan import Plan
     from hy3.quantize.stats import StatsByKey
 
@@ -27,6 +28,7 @@ def command(
     workers: int | None = typer.Option(
         None, min=1, help="Threads, each with a shard of its own.", show_default="cores"
     ),
+    device: str = typer.Option("auto", help="Where scales are searched: auto, cpu or cuda."),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Print plan, time and room needed; keep nothing."
     ),
@@ -38,21 +40,24 @@ def command(
     _check_choice("--mtp", mtp, _MTP)
     from hy3.cli.model_folder import expand_home, model_folder
     from hy3.hardware.cores import usable_cores
+    from hy3.kernels.scale_search_device import choose_device
     from hy3.quantize.plan import make_plan
     from hy3.quantize.recipe import load_recipe
 
     output, out = Output(json_output, quiet), expand_home(out)
     plan = make_plan(model_folder(source), load_recipe(recipe), scales, mtp)
-    common = {"out": out.resolve().name, "dry_run": dry_run}
+    chosen = choose_device(device)
+    output.text(f"scales are searched on {chosen.name} ({chosen.reason})")
+    common = {"out": out.resolve().name, "dry_run": dry_run, "device": vars(chosen)}
     threads = workers or usable_cores()
     if dry_run:
         _print_table(output, plan, {})
-        prediction = _predict(output, plan, out, threads)
+        prediction = _predict(output, plan, out, threads, chosen)
         output.result("quantize", _describe(plan, {}) | common | {"prediction": prediction})
         return
     from hy3.quantize.pipeline import quantize
 
-    outcome = quantize(plan, out, threads, output.progress)
+    outcome = quantize(plan, out, threads, output.progress, device=chosen)
     if outcome.stats is None:
         output.text(f"{out} was complete already, from the same source")
     else:
@@ -90,14 +95,14 @@ def _print_table(output: Output, plan: Plan, stats: StatsByKey) -> None:
     output.text(f"{before} become {after} in {len(plan.shards)} shards")
 
 
-def _predict(output: Output, plan: Plan, out: Path, threads: int) -> dict[str, Any]:
+def _predict(output: Output, plan: Plan, out: Path, threads: int, device: Device) -> dict[str, Any]:
     """Measures and prints; returns the result's part of it."""
     from hy3.quantize.pipeline import worker_limit
     from hy3.quantize.prediction import predict
     from hy3.units import format_bytes, format_seconds
 
     output.status("measuring the disks and the encoder for some seconds")
-    found = predict(plan, out, worker_limit(plan, threads))
+    found = predict(plan, out, worker_limit(plan, threads), device)
     rows = [
         (
             f"{activity} {term.name}",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hy3.kernels.scale_search import quantize_bits
+from hy3.kernels.scale_search_device import CPU, Device, quantize_bits_on
 from hy3.nvfp4.scales import tensor_scale
 from hy3.quantize.recipe import NVFP4
 from hy3.quantize.stats import WeightStats
@@ -22,20 +22,23 @@ class Encoded:
     stats: WeightStats
 
 
-def encode(form: str, bits: NDArray[np.uint16], largest: float, scales: str) -> Encoded:
+def encode(
+    form: str, bits: NDArray[np.uint16], largest: float, scales: str, device: Device = CPU
+) -> Encoded:
     """Put a finite BF16 matrix, bit patterns [out, in], into a format.
 
     Args:
         form: a format of recipes other than "copy"
         largest: the joint largest magnitude of all weights that share the tensor scale
         scales: the scale rule
+        device: where scales are searched; the bytes do not depend on it
     """
     assert form == NVFP4, form
-    return _encode_nvfp4(bits, tensor_scale(largest), scales)
+    return _encode_nvfp4(bits, tensor_scale(largest), scales, device)
 
 
-def _encode_nvfp4(bits: NDArray[np.uint16], t: float, scales: str) -> Encoded:
-    result = quantize_bits(bits, t, scales)
+def _encode_nvfp4(bits: NDArray[np.uint16], t: float, scales: str, device: Device) -> Encoded:
+    result = quantize_bits_on(device, bits, t, scales)
     error, max_error, energy = (
         float(sums.sum(dtype=np.float64)) * t * t
         for sums in (result.errors, result.max_errors, result.energies)

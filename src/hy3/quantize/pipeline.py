@@ -17,6 +17,7 @@ from hy3.checkpoint.quantization_config import nvfp4_experts_config
 from hy3.checkpoint.reader import TensorReader
 from hy3.checkpoint.writer import TEMPORARY_SUFFIX, write_file_durably
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
+from hy3.kernels.scale_search_device import CPU, Device
 from hy3.quantize.card import CARD_NAME, write_card
 from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import OutputFolder
@@ -45,11 +46,17 @@ class Outcome:
 
 
 def quantize(
-    plan: Plan, out: Path, workers: int, progress: Progress, source: ShardSource | None = None
+    plan: Plan,
+    out: Path,
+    workers: int,
+    progress: Progress,
+    source: ShardSource | None = None,
+    device: Device = CPU,
 ) -> Outcome:
     """Make OUT from the plan; the same bytes for any number of workers and interruptions.
 
-    ``source`` gives the shards; without it they lie in the folder that was planned with.
+    ``source`` gives the shards; without it they lie in the folder that was planned with. Scales
+    are searched on ``device``, with the same result on any.
 
     Raises:
         InputError: OUT belongs to other parameters or another source, or the source is unsound.
@@ -64,7 +71,7 @@ def quantize(
             return Outcome(len(plan.shards), None)
         resumed = folder.resume()
         _check_space(plan, out, _pending(plan, resumed))
-        _stream(plan, folder, source, resumed, workers, progress)
+        _stream(plan, folder, source, resumed, workers, progress, device)
         return _finish(plan, folder, source, len(resumed))
 
 
@@ -86,6 +93,7 @@ def _stream(
     resumed: dict[str, FinishedShard],
     workers: int,
     progress: Progress,
+    device: Device,
 ) -> None:
     """Make the missing shards and record each as it becomes durable; one failure stops all."""
     pending = _pending(plan, resumed)
@@ -98,7 +106,7 @@ def _stream(
         for each in add_stats(shard.stats for shard in resumed.values()).values():
             advance(0, each)
         held = HeldShards(source, reader)
-        streamer = ShardStreamer(plan, held, folder.path, advance, resumed)
+        streamer = ShardStreamer(plan, held, folder.path, advance, resumed, device)
         limit = worker_limit(plan, workers)
         with closing(finished_shards(streamer.run, pending, limit, streamer.stop)) as finished:
             for name, shard in finished:

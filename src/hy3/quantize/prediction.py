@@ -12,6 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hy3.errors import EnvironmentFault
 from hy3.hardware.disk import has_holes, read_rate, write_and_read_rate
 from hy3.hardware.rate import Rate, rate_of
 from hy3.kernels.scale_search import largest_magnitude
+from hy3.kernels.scale_search_device import CPU, Device
 from hy3.quantize.encode import encode
 from hy3.quantize.plan import Plan, Step
 from hy3.quantize.recipe import COPY
@@ -110,11 +112,12 @@ class Prediction:
         }
 
 
-def predict(plan: Plan, out: Path, workers: int) -> Prediction:
+def predict(plan: Plan, out: Path, workers: int, device: Device = CPU) -> Prediction:
     """Measure this machine for some seconds; OUT is not made, and nothing stays on its disk.
 
     Args:
         workers: threads that the run would use
+        device: where it would search scales
 
     Raises:
         EnvironmentFault: where OUT is to be cannot be written to
@@ -134,7 +137,7 @@ def predict(plan: Plan, out: Path, workers: int) -> Prediction:
         read=_term("source", source_bytes, read),
         read_from="SRC" if solid else "OUT",
         compute=(
-            *_compute_terms(pending, workers, plan.parameters.scales),
+            *_compute_terms(pending, workers, plan.parameters.scales, device),
             _transfer_term(source_bytes, read, output_bytes, written, workers),
         ),
         write=_term("output", output_bytes, written),
@@ -179,13 +182,15 @@ def _pending_steps(plan: Plan, out: Path) -> list[Step]:
     return [step for name, steps in plan.shards.items() if name not in finished for step in steps]
 
 
-def _compute_terms(steps: list[Step], workers: int, scales: str) -> Iterator[Term]:
+def _compute_terms(steps: list[Step], workers: int, scales: str, device: Device) -> Iterator[Term]:
     """What each format's bytes cost, on weights of its most frequent shape."""
     forms = sorted({step.form for step in steps})
     for form in forms:
         chosen = [step for step in steps if step.form == form]
         shape = Counter(step.source.shape for step in chosen).most_common(1)[0][0]
-        rate = _compute_rate(form, _sample(shape), workers, scales, _COMPUTE_SECONDS / len(forms))
+        work = partial(_work, form, _sample(shape), scales, device)
+        next(work())  # loads the kernel
+        rate = rate_of(work, workers, _COMPUTE_SECONDS / len(forms))
         yield _term(form, sum(step.source.nbytes for step in chosen), rate)
 
 
@@ -197,20 +202,13 @@ def _sample(shape: tuple[int, ...]) -> NDArray[np.uint16]:
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def _compute_rate(
-    form: str, bits: NDArray[np.uint16], workers: int, scales: str, seconds: float
-) -> Rate:
-    """All that a worker does with a weight between reading and writing it."""
-
-    def work() -> Iterator[int]:
-        source, output = hashlib.sha256(), hashlib.sha256()
-        while True:
-            source.update(bits.data)
-            largest = largest_magnitude(bits)
-            encoded = (bits,) if form == COPY else encode(form, bits, largest, scales).tensors
-            for data in encoded:
-                output.update(data.data)
-            yield bits.nbytes
-
-    next(work())  # loads the kernel
-    return rate_of(work, workers, seconds)
+def _work(form: str, bits: NDArray[np.uint16], scales: str, device: Device) -> Iterator[int]:
+    """All that a worker does with a weight between reading and writing it, without end."""
+    source, output = hashlib.sha256(), hashlib.sha256()
+    while True:
+        source.update(bits.data)
+        largest = largest_magnitude(bits)
+        encoded = (bits,) if form == COPY else encode(form, bits, largest, scales, device).tensors
+        for data in encoded:
+            output.update(data.data)
+        yield bits.nbytes

@@ -20,6 +20,7 @@ from hy3.checkpoint.header import TensorInfo
 from hy3.checkpoint.writer import ShardWriter
 from hy3.errors import InputError
 from hy3.kernels.scale_search import largest_magnitude
+from hy3.kernels.scale_search_device import CPU, Device
 from hy3.quantize.encode import encode
 from hy3.quantize.journal import FinishedTensor, Journal, journal_path
 from hy3.quantize.plan import Plan, Step
@@ -51,8 +52,10 @@ class ShardStreamer:
         out: Path,
         advance: Meter,
         resumed: Mapping[str, FinishedShard],
+        device: Device = CPU,
     ) -> None:
         self.plan, self.shards, self.out = plan, shards, out
+        self.device = device
         self.reader = shards.reader
         self.advance = advance
         self.stop = threading.Event()
@@ -146,7 +149,7 @@ class ShardStreamer:
         work.digest.update(bits)
         self._largest[name] = self._finite(name, largest_magnitude(bits))
         largest = max(map(self._largest_of, (name, *step.sharing)))
-        encoded = encode(step.form, bits, largest, self.plan.parameters.scales)
+        encoded = encode(step.form, bits, largest, self.plan.parameters.scales, self.device)
         for spec, data in zip(step.outputs, encoded.tensors, strict=True):
             work.writer.write(spec.name, data)
         self.advance(step.source.nbytes, encoded.stats)
