@@ -117,7 +117,8 @@ def _predict(output: Output, plan: Plan, out: Path, threads: int, device: Device
         output.text("SRC cannot be measured (holes, or not here): read at the rate of OUT's disk")
     output.text(
         f"about {format_seconds(found.overlapped_seconds)} on {found.workers} threads, bound by "
-        f"{found.bound_by}; {format_seconds(found.serial_seconds)} if nothing overlapped"
+        f"{found.bound_by}; {format_seconds(found.serial_seconds)} if nothing overlapped; "
+        f"{format_seconds(found.cpu_seconds)} of processor time"
     )
     needed, free = format_bytes(found.write.nbytes), format_bytes(found.free_bytes)
     output.text(f"OUT needs {needed}; its disk has {free} free")

@@ -43,6 +43,7 @@ class Term:
     name: str  # what is read, computed or written
     nbytes: int
     seconds: float
+    cpu_seconds: float  # of all threads
 
     @property
     def bytes_per_s(self) -> float:
@@ -57,14 +58,15 @@ class Prediction:
     workers: int
     read: Term
     read_from: str  # "SRC", or "OUT" when nothing of SRC can be measured
-    compute: tuple[Term, ...]  # by format, "copy" among them; last what reading and writing cost
+    compute: tuple[Term, ...]  # by format, "copy" among them
     write: Term
     free_bytes: int
 
     @property
     def seconds_by_activity(self) -> dict[str, float]:
-        """Each alone."""
+        """Each alone; reading and writing take their processor time from the computing."""
         compute = sum(term.seconds for term in self.compute)
+        compute += (self.read.cpu_seconds + self.write.cpu_seconds) / self.workers
         return {"read": self.read.seconds, "compute": compute, "write": self.write.seconds}
 
     @property
@@ -81,6 +83,11 @@ class Prediction:
     def serial_seconds(self) -> float:
         """One after the other; longer still where the machine is slower than it was measured."""
         return sum(self.seconds_by_activity.values())
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all threads; other work on the machine disturbs this figure least."""
+        return sum(term.cpu_seconds for _, term in self.terms())
 
     @property
     def fits(self) -> bool:
@@ -107,6 +114,7 @@ class Prediction:
             "bound_by": self.bound_by,
             "overlapped_seconds": self.overlapped_seconds,
             "serial_seconds": self.serial_seconds,
+            "cpu_seconds": self.cpu_seconds,
             "needed_bytes": self.write.nbytes,
             "free_bytes": self.free_bytes,
         }
@@ -130,17 +138,12 @@ def predict(plan: Plan, out: Path, workers: int, device: Device = CPU) -> Predic
     paths = [header.path for header in plan.checkpoint.headers.values()]
     solid = [path for path in paths if path.exists() and not has_holes(path)]
     read = read_rate(solid, workers) if solid else read_back
-    output_bytes = sum(step.output_bytes for step in pending)
-    source_bytes = sum(step.source.nbytes for step in pending)
     return Prediction(
         workers=workers,
-        read=_term("source", source_bytes, read),
+        read=_term("source", sum(step.source.nbytes for step in pending), read),
         read_from="SRC" if solid else "OUT",
-        compute=(
-            *_compute_terms(pending, workers, plan.parameters.scales, device),
-            _transfer_term(source_bytes, read, output_bytes, written, workers),
-        ),
-        write=_term("output", output_bytes, written),
+        compute=tuple(_compute_terms(pending, workers, plan.parameters.scales, device)),
+        write=_term("output", sum(step.output_bytes for step in pending), written),
         free_bytes=free_bytes,
     )
 
@@ -164,16 +167,7 @@ def _probe_output(folder: Path, free_bytes: int) -> tuple[Rate, Rate]:
 
 
 def _term(name: str, nbytes: int, rate: Rate) -> Term:
-    return Term(name, nbytes, nbytes / rate.bytes_per_s)
-
-
-def _transfer_term(
-    source_bytes: int, read: Rate, output_bytes: int, written: Rate, workers: int
-) -> Term:
-    """The processor's part in reading and writing, which takes cores from the computing."""
-    cpu_seconds = source_bytes * read.cpu_seconds / read.nbytes
-    cpu_seconds += output_bytes * written.cpu_seconds / written.nbytes
-    return Term("transfer", source_bytes + output_bytes, cpu_seconds / workers)
+    return Term(name, nbytes, nbytes / rate.bytes_per_s, nbytes * rate.cpu_seconds / rate.nbytes)
 
 
 def _pending_steps(plan: Plan, out: Path) -> list[Step]:
