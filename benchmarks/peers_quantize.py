@@ -32,7 +32,6 @@ from peers_judge import judge
 from record import ROOT, record
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT_S = 2400
 ERROR_CHARACTERS = 300
 
 
@@ -95,7 +94,7 @@ class Bench:
             report.unlink(missing_ok=True)
             _read_once(source)
             command = self._command(preset, source, out, report)
-            runs.append(run_measured(command, self._work / "log", TIMEOUT_S))
+            runs.append(run_measured(command, self._work / "log", self._options.timeout))
             if runs[-1].exit_status:
                 break
         row = {
@@ -152,17 +151,29 @@ def _last_error(output: str) -> str:
     return (named or lines)[-1][:ERROR_CHARACTERS]
 
 
-def merged(path: Path, rows: list[dict[str, Any]], processor: str) -> list[dict[str, Any]]:
-    """New rows in place of old ones of the same name, in the order of PRESETS."""
-    known: dict[tuple[str, ...], dict[str, Any]] = {}
-    if path.exists():
-        old = json.loads(path.read_text(encoding="utf-8"))
-        if old["hardware"]["processor"] != processor:
-            sys.exit(f"{path} is of another machine: {old['hardware']['processor']}")
-        known = {_key(row): row for row in old["rows"]}
-    known |= {_key(row): row for row in rows}
-    order = [("S", p.tool, p.name) for p in PRESETS] + [("L", p.tool, p.name) for p in PRESETS]
-    return [known[key] for key in order if key in known]
+def earlier(path: Path, processor: str) -> dict[str, Any]:
+    """The checkpoints and rows that ``path`` holds already; exits if of another machine."""
+    if not path.exists():
+        return {"checkpoints": {}, "rows": []}
+    old: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if old["hardware"]["processor"] != processor:
+        sys.exit(f"{path} is of another machine: {old['hardware']['processor']}")
+    return old
+
+
+def merged(
+    old: dict[str, Any], checkpoints: dict[str, Any], rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Earlier results with new rows in place of those of the same name, in a fixed order."""
+    for size in old["checkpoints"].keys() & checkpoints.keys():
+        if old["checkpoints"][size] != checkpoints[size]:
+            sys.exit(f"earlier rows are of another checkpoint {size}: start a new result file")
+    known = {_key(row): row for row in [*old["rows"], *rows]}
+    order = [(size, each.tool, each.name) for size in ("S", "L") for each in PRESETS]
+    return {
+        "checkpoints": old["checkpoints"] | checkpoints,
+        "rows": [known[key] for key in order if key in known],
+    }
 
 
 def _key(row: dict[str, Any]) -> tuple[str, ...]:
@@ -186,6 +197,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
         "--only", nargs="+", default=[""], help="beginnings of TOOL:PRESET, such as hy3"
     )
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--timeout", type=float, default=2400, help="seconds of one run")
     parser.add_argument("--llmcompressor", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--modelopt", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--work", type=Path, help="where checkpoints lie meanwhile")
@@ -201,16 +213,14 @@ def main() -> None:
     name = f"peers_quantize_{'gpu' if options.device == 'cuda' else 'cpu'}"
     path = options.results or ROOT / "benchmarks" / "results" / f"{name}.json"
     processor = gather_environment()["processor"]
-    merged(path, [], processor)  # refuses another machine's file before anything is run
+    old = earlier(path, processor)
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         bench = Bench(options, Path(folder))
         for row in bench.rows():
             print(json.dumps(row), flush=True)
-            results = {
-                "device": options.device,
-                "checkpoints": bench.checkpoints,
-                "rows": merged(path, [row], processor),
-            }
+            rows.append(row)
+            results = {"device": options.device, **merged(old, bench.checkpoints, rows)}
             record(name, results, path, hardware=_gpu(options.device))
     print(path)
 
