@@ -19,6 +19,7 @@ from hy3.errors import InputError
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
 _MAX_ELEMENTS = 2**63 - 1
 
 DTYPE_BYTES: dict[str, int] = {
@@ -192,12 +193,12 @@ def _metadata(value: Any, fault: _Fault) -> dict[str, str]:
 def _tensor(name: str, entry: Any, fault: _Fault) -> TensorInfo:
     if not name.isprintable():
         raise fault("the tensor name holds control characters", name)
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(entry, dict) or entry.keys() != _ENTRY_KEYS:
         raise fault("the entry needs exactly dtype, shape and data_offsets", name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise fault(f"unknown dtype {shown(dtype)}", name)
-    if not isinstance(shape, list) or not all(_is_size(item) for item in shape):
+    if not isinstance(shape, list) or not all(map(_is_size, shape)):
         raise fault("the shape is not a list of sizes", name)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
         raise fault("data_offsets is not a pair of byte offsets", name)

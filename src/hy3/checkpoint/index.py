@@ -101,10 +101,14 @@ def _parse_index(index: dict[str, Any], path: Path) -> Index:
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise _fault(path, "has no weight_map")
+    shards: set[str] = set()  # names found to be plain, so that each is looked at once
     for name, shard in weight_map.items():
+        if isinstance(shard, str) and shard in shards:
+            continue
         if not isinstance(shard, str) or not _is_plain_shard_name(shard):
             wrong = f"{shown(shard)}, which is not the plain name of a .safetensors file"
             raise _fault(path, f"places it in {wrong}", name)
+        shards.add(shard)
     metadata = index.get("metadata")
     declared = metadata.get("total_size") if isinstance(metadata, dict) else None
     return Index(weight_map, declared if type(declared) is int else None)
@@ -130,20 +134,22 @@ def _check_shards(named: set[str], on_disk: set[str], index_path: Path) -> None:
 def _place_tensors(headers: Iterable[Header]) -> dict[str, str]:
     tensors: dict[str, str] = {}
     for header in headers:
-        for name, info in header.tensors.items():
-            if name in tensors:
-                raise InputError(
-                    f"is stored in {tensors[name]} as well",
-                    hint="a tensor must lie in one shard: fetch the checkpoint again",
-                    where=f"{header.path}: tensor {name!r}: byte {header.data_start + info.start}",
-                )
-            tensors[name] = header.path.name
+        for name in sorted(tensors.keys() & header.tensors.keys()):
+            start = header.data_start + header.tensors[name].start
+            raise InputError(
+                f"is stored in {tensors[name]} as well",
+                hint="a tensor must lie in one shard: fetch the checkpoint again",
+                where=f"{header.path}: tensor {name!r}: byte {start}",
+            )
+        tensors |= dict.fromkeys(header.tensors, header.path.name)
     return tensors
 
 
 def _check_placement(
     weight_map: dict[str, str], tensors: dict[str, str], headers: dict[str, Header], path: Path
 ) -> None:
+    if weight_map == tensors:
+        return
     for name, shard in weight_map.items():
         if name not in headers[shard].tensors:
             raise _fault(path, f"places it in {shard}, which does not hold it", name)

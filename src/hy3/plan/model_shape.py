@@ -1,0 +1,128 @@
+"""``ModelShape``: what memory and speed need to know of a checkpoint, from its headers alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hy3.checkpoint.header import DTYPE_BYTES
+from hy3.checkpoint.index import Checkpoint, open_checkpoint
+from hy3.checkpoint.model_config import Hy3Config, load_config
+from hy3.checkpoint.names import expected_tensors, is_mtp, layer_of, tensor_class
+from hy3.plan.settings import KV_DTYPE_BYTES
+
+ROUTED = "routed_expert"
+# An input embedding is looked up, never read whole.
+LOOKED_UP = ("embedding",)
+_WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
+_WEIGHT_ENDS = (".weight", ".weight_packed")
+
+
+@dataclass(frozen=True)
+class WeightClass:
+    """All tensors of one class, in the trunk or in the MTP layer."""
+
+    name: str
+    mtp: bool
+    parameters: int
+    nbytes: int  # as stored
+    forms: tuple[str, ...]  # dtypes as stored, packed formats included
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """Scales included."""
+        return self.nbytes / self.parameters if self.parameters else 0.0
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Dimensions, and the stored bytes by class."""
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    mtp_layers: int
+    dense_layers: int  # leading layers without experts
+    heads: int
+    kv_heads: int
+    head_dim: int
+    experts: int
+    experts_per_token: int
+    expert_size: int
+    dense_size: int
+    classes: tuple[WeightClass, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all weights as stored."""
+        return sum(each.nbytes for each in self.classes)
+
+    @property
+    def moe_layers(self) -> int:
+        """Trunk layers with routed experts."""
+        return self.layers - self.dense_layers
+
+    def kv_bytes_per_token(self, dtype: str, mtp: bool) -> int:
+        """Of all layers together; the MTP layer has a cache of its own when it drafts."""
+        layers = self.layers + (self.mtp_layers if mtp else 0)
+        return layers * 2 * self.kv_heads * self.head_dim * KV_DTYPE_BYTES[dtype]
+
+
+def read_shape(folder: Path) -> ModelShape:
+    """The shape of a local checkpoint; InputError when it is unsound."""
+    return shape_of(folder.resolve().name, open_checkpoint(folder), load_config(folder))
+
+
+def shape_of(name: str, checkpoint: Checkpoint, config: Hy3Config) -> ModelShape:
+    """The shape of an opened checkpoint, whose headers may have come from anywhere."""
+    return ModelShape(
+        name=name,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        layers=config.num_layers,
+        mtp_layers=config.num_mtp_layers,
+        dense_layers=config.num_dense_layers,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        experts=config.num_experts,
+        experts_per_token=config.experts_per_token,
+        expert_size=config.expert_size,
+        dense_size=config.intermediate_size,
+        classes=_classes(checkpoint, config),
+    )
+
+
+def _classes(checkpoint: Checkpoint, config: Hy3Config) -> tuple[WeightClass, ...]:
+    kinds: dict[str, str] = {}  # names that differ in digits alone are of one class
+    mtp_prefix = f"model.layers.{config.num_layers}."
+    sizes: Counter[tuple[str, bool]] = Counter()
+    forms: dict[tuple[str, bool], set[str]] = {}
+    for header in checkpoint.headers.values():
+        for name, info in header.tensors.items():
+            pattern = name.translate(_WITHOUT_DIGITS)
+            if pattern not in kinds:
+                kinds[pattern] = tensor_class(name)
+            key = (kinds[pattern], name.startswith(mtp_prefix))
+            sizes[key] += info.end - info.start
+            if name.endswith(_WEIGHT_ENDS):
+                forms.setdefault(key, set()).add(info.dtype)
+    parameters = _parameters(config)
+    return tuple(
+        WeightClass(*key, parameters[key], sizes[key], tuple(sorted(forms.get(key, ()))))
+        for key in sorted(sizes, key=lambda key: -sizes[key])
+    )
+
+
+def _parameters(config: Hy3Config) -> Counter[tuple[str, bool]]:
+    """Elements of the model by class, however they are stored; layers of a kind are equal."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    few = replace(config, num_layers=config.num_dense_layers + 1)
+    for name, spec in expected_tensors(few).items():
+        layer = layer_of(name)
+        repeats = config.num_layers - few.num_layers + 1 if layer == few.num_layers - 1 else 1
+        elements = spec.nbytes // DTYPE_BYTES[spec.dtype]
+        counts[tensor_class(name), is_mtp(name, few)] += repeats * elements
+    return counts

@@ -1,0 +1,166 @@
+"""How engines split a model over ranks, and the rules that forbid a split, each by its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hy3.hardware.device import Hardware
+from hy3.plan.model_shape import ROUTED, ModelShape, WeightClass
+from hy3.plan.settings import NATIVE, SGLANG, VLLM, Settings
+
+# Classes of which every tensor-parallel rank holds the whole.
+_WHOLE = ("norm", "router", "expert_bias", "mtp_projection", "kv_scale", "unknown")
+_MARLIN_TILE_OUT, _MARLIN_TILE_IN = 64, 128
+_MARLIN = "https://github.com/vllm-project/vllm, marlin_utils.py of 0.33.0"
+_FP8_BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A rule that the settings break."""
+
+    identity: str
+    sentence: str
+    source: str
+
+
+def broken_rules(shape: ModelShape, hardware: Hardware, settings: Settings) -> list[Constraint]:
+    """Why the engine cannot run the model so; empty when it can."""
+    return [
+        *_device_rules(hardware, settings),
+        *_head_rules(shape, settings),
+        *_expert_rules(shape, settings),
+        *_pipeline_rules(shape, settings),
+    ]
+
+
+def tensor_parallel_choices(
+    shape: ModelShape, hardware: Hardware, settings: Settings
+) -> dict[int, list[Constraint]]:
+    """Each size up to the device count -> what is broken by it."""
+    from dataclasses import replace
+
+    return {
+        size: broken_rules(shape, hardware, replace(settings, tensor_parallel=size))
+        for size in range(1, hardware.devices // settings.pipeline_parallel + 1)
+    }
+
+
+def rank_bytes(each: WeightClass, shape: ModelShape, settings: Settings) -> int:
+    """Bytes of one class on the fullest rank."""
+    parts = settings.tensor_parallel
+    if each.name in _WHOLE:
+        parts = 1
+    nbytes = -(-each.nbytes // parts)
+    if each.name == "attention" and settings.tensor_parallel > shape.kv_heads:
+        nbytes = _attention_bytes(each, shape, settings.tensor_parallel)
+    if settings.pipeline_parallel == 1 or each.mtp or each.name in ("embedding", "lm_head"):
+        return nbytes
+    # Layers are dealt out evenly; the fullest stage has one more where they do not divide.
+    most = -(-shape.layers // settings.pipeline_parallel)
+    return -(-nbytes * most // shape.layers)
+
+
+def kv_rank_bytes(shape: ModelShape, settings: Settings) -> int:
+    """Cache of one token on one rank: a rank holds at least one KV head of each layer."""
+    whole = shape.kv_bytes_per_token(settings.kv_dtype, mtp=settings.draft_depth > 0)
+    heads = max(1, -(-shape.kv_heads // settings.tensor_parallel))
+    return -(-whole * heads // shape.kv_heads // settings.pipeline_parallel)
+
+
+def _attention_bytes(each: WeightClass, shape: ModelShape, size: int) -> int:
+    """q and o are split; k and v are held once for each KV head that a rank needs."""
+    queries, keys = shape.heads, 2 * shape.kv_heads
+    per_head = each.nbytes / (2 * queries + keys)
+    return round(per_head * (2 * queries / size + 2))
+
+
+def _device_rules(hardware: Hardware, settings: Settings) -> list[Constraint]:
+    broken = []
+    if settings.ranks > hardware.devices:
+        broken.append(
+            Constraint(
+                "devices",
+                f"{settings.ranks} ranks need as many devices; there are {hardware.devices}",
+                "one rank is one process on one device",
+            )
+        )
+    if settings.engine == NATIVE and settings.ranks > 1:
+        broken.append(
+            Constraint(
+                "native_one_device",
+                "hy3's own engine runs on one device; use vllm or sglang for several",
+                "docs/architecture.md",
+            )
+        )
+    return broken
+
+
+def _head_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
+    size, broken = settings.tensor_parallel, []
+    if shape.heads % size:
+        broken.append(
+            Constraint(
+                "query_heads",
+                f"{shape.heads} query heads cannot be split evenly over TP={size}",
+                "https://github.com/vllm-project/vllm, ModelConfig.verify_with_parallel_config",
+            )
+        )
+    if shape.kv_heads % size and size % shape.kv_heads:
+        divisors = [n for n in range(1, shape.kv_heads + 1) if shape.kv_heads % n == 0]
+        broken.append(
+            Constraint(
+                "kv_heads",
+                f"{shape.kv_heads} KV heads cannot be split over TP={size}: "
+                f"TP must be one of {', '.join(map(str, divisors))} or a multiple of "
+                f"{shape.kv_heads}",
+                "https://github.com/tonyd2wild/Hy3-295B-NVFP4-MTP-2x-DGX-Spark",
+            )
+        )
+    return broken
+
+
+def _expert_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
+    if not shape.experts:
+        return []
+    if settings.expert_parallel:
+        if shape.experts % settings.tensor_parallel:
+            size = settings.tensor_parallel
+            sentence = f"{shape.experts} experts cannot be dealt out evenly to {size} ranks"
+            return [Constraint("expert_count", sentence, "expert parallelism deals whole experts")]
+        return []
+    width, rest = divmod(shape.expert_size, settings.tensor_parallel)
+    if rest:
+        sentence = f"experts of width {shape.expert_size} cannot be split over TP={settings.tensor_parallel}"
+        return [Constraint("expert_width", sentence, "tensor parallelism splits every expert")]
+    packed = any(each.name == ROUTED and "U8" in each.forms for each in shape.classes)
+    if not packed:
+        return []
+    broken = []
+    if shape.hidden_size % _MARLIN_TILE_IN:
+        sentence = f"Marlin needs a hidden size in multiples of {_MARLIN_TILE_IN}"
+        broken.append(Constraint("marlin_hidden", f"{sentence}, not {shape.hidden_size}", _MARLIN))
+    # vLLM can pad the width of an expert to a tile, SGLang cannot.
+    if settings.engine == SGLANG and width % _MARLIN_TILE_OUT:
+        sentence = (
+            f"Marlin needs {_MARLIN_TILE_OUT} columns of an expert at a time; "
+            f"{shape.expert_size} over TP={settings.tensor_parallel} are {width}"
+        )
+        broken.append(Constraint("marlin_width", sentence, "SGLang 0.5.23, W4A16 NVFP4 MoE"))
+    return broken
+
+
+def _pipeline_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
+    stages, broken = settings.pipeline_parallel, []
+    if stages > shape.layers:
+        sentence = f"{shape.layers} layers cannot make {stages} stages"
+        broken.append(Constraint("stages", sentence, "a stage holds whole layers"))
+    if stages > 1 and settings.draft_depth and settings.engine == VLLM:
+        broken.append(
+            Constraint(
+                "drafts_with_stages",
+                "vLLM's Hy3 MTP drafter has no pipeline parallelism: use depth 0 or PP=1",
+                "https://github.com/vllm-project/vllm, hy_v3_mtp of 0.33.0",
+            )
+        )
+    return broken
