@@ -24,9 +24,11 @@ class Device:
 
     name: str  # as it is typed
     label: str
+    kind: str  # "unified", "card" or "datacentre": those of a kind share the constants of speed
     visible_bytes: int  # what the driver reports
     free_bytes: int  # of that, left for an engine at boot
     bandwidth_bytes_s: float
+    flops: float  # dense BF16, a second
     capability: tuple[int, int]  # CUDA compute capability
     unified: bool  # memory is the machine's own, page cache and all
     per_node: int  # in a machine as it is sold
@@ -108,9 +110,11 @@ def _device(name: str, entry: dict[str, Any]) -> Device:
     return Device(
         name=name,
         label=entry["label"],
+        kind=entry["kind"],
         visible_bytes=entry["visible_mib"] * MIB,
         free_bytes=entry["free_mib"] * MIB,
         bandwidth_bytes_s=entry["bandwidth_gb_s"] * 1e9,
+        flops=entry["tflops_bf16"] * 1e12,
         capability=(major, minor),
         unified=entry["unified"],
         per_node=entry["per_node"],

@@ -1,0 +1,54 @@
+"""``Calibration``: how far real engines stay below the roofline, fitted on published measurements.
+
+The table is speed.toml, which ``benchmarks/plan_accuracy.py`` fits and writes; a kind of device and
+a mode share one efficiency and one floor of a step, and no constant rests on a single row.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+EAGER, GRAPHS = "eager", "graphs"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants of one kind of device, in one mode."""
+
+    kind: str
+    mode: str  # EAGER or GRAPHS
+    efficiency: float  # share of the memory's bandwidth that a step reaches
+    floor_per_layer_s: float  # launches, sampling and scheduling of a pass, for each layer
+    low: float  # measured speed over predicted, at the lower and the upper end of the interval
+    high: float
+    rows: int  # that it was fitted on
+    sources: int
+    confidence: str  # what a reader must know before trusting it
+
+
+def load_calibrations() -> dict[tuple[str, str], Calibration]:
+    """All of them, by kind and mode."""
+    text = resources.files("hy3.plan").joinpath("speed.toml").read_text(encoding="utf-8")
+    return parse_calibrations(tomllib.loads(text))
+
+
+def parse_calibrations(tables: dict[str, Any]) -> dict[tuple[str, str], Calibration]:
+    """From the parsed file: kind -> mode -> constants."""
+    found = {}
+    for kind, modes in tables.items():
+        for mode, entry in modes.items():
+            found[kind, mode] = Calibration(
+                kind=kind,
+                mode=mode,
+                efficiency=entry["efficiency"],
+                floor_per_layer_s=entry["floor_us_per_layer"] / 1e6,
+                low=entry["low"],
+                high=entry["high"],
+                rows=entry["rows"],
+                sources=entry["sources"],
+                confidence=entry["confidence"],
+            )
+    return found

@@ -1,0 +1,194 @@
+"""The time of one decode step, and of prefill, as a sum of terms that can be printed.
+
+A step reads every weight that any of its tokens needs, and the KV cache of each sequence, at a
+share of the memory's bandwidth; it waits for its collectives; and it costs a floor of launches and
+scheduling, which grows with the layers and not with bytes. Drafts read the MTP layer once for each
+draft, widen the verifying step to depth + 1 tokens a sequence, and cost a floor of their own each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from hy3.hardware.device import Hardware
+from hy3.plan.calibration import EAGER, GRAPHS, Calibration
+from hy3.plan.model_shape import LOOKED_UP, ROUTED, ModelShape, WeightClass
+from hy3.plan.settings import Settings
+from hy3.plan.sharding import kv_rank_bytes, rank_bytes
+
+# A draft beside its bytes. Of 0 to 4 ms, the value whose predictions of unseen sources come nearest
+# to the rows with drafts in benchmarks/data/measured.csv, on every kind of device together.
+_DRAFT_FLOOR_S = 0.002
+# Share of the tensor cores' dense BF16 peak that prefill reached: 0.22 and 0.29 on an H200 with
+# vLLM 0.26 (Hy-MT2-30B and Hy3 dimensions, 8000 tokens). The interval doubles and halves it.
+_PREFILL_EFFICIENCY = 0.25
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is asked of the engine."""
+
+    context_tokens: int  # already in each sequence's cache, on average
+    # Chance that draft i is accepted given that those before it were, as far as the depth goes.
+    acceptance: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class TimeTerm:
+    """A part of a step."""
+
+    name: str
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Decode speed of a launch; the interval is what measurements scattered by."""
+
+    terms: tuple[TimeTerm, ...]
+    tokens_per_step: float  # of one sequence
+    stream_tok_s: float
+    low: float  # factors on the speed
+    high: float
+    confidence: str
+
+    @property
+    def step_s(self) -> float:
+        """One step of all sequences together."""
+        return sum(term.seconds for term in self.terms)
+
+
+def distinct_experts(experts: int, experts_per_token: int, tokens: int) -> float:
+    """Expected number of experts that ``tokens`` of independent routing need, in one layer."""
+    if not experts:
+        return 0.0
+    return experts * (1 - (1 - experts_per_token / experts) ** tokens)
+
+
+def tokens_per_step(settings: Settings, acceptance: tuple[float, ...]) -> float:
+    """Tokens that a sequence gains in a step: the model's own and the drafts that hold."""
+    depth = settings.draft_depth
+    assert len(acceptance) >= depth, "an acceptance is needed for each draft"
+    return 1.0 + sum(prod(acceptance[: i + 1]) for i in range(depth))
+
+
+def predict_decode(
+    shape: ModelShape,
+    hardware: Hardware,
+    settings: Settings,
+    workload: Workload,
+    calibration: Calibration,
+) -> Prediction:
+    """Speed of each of ``settings.concurrency`` streams."""
+    bandwidth = hardware.device.bandwidth_bytes_s * calibration.efficiency
+    share = f"at {calibration.efficiency:.2f} of {hardware.device.bandwidth_bytes_s / 1e9:.0f} GB/s"
+    terms = [
+        TimeTerm(name, nbytes / bandwidth, f"{nbytes / 1e9:.2f} GB {share}")
+        for name, nbytes in step_bytes(shape, settings, workload).items()
+        if nbytes
+    ]
+    terms += _collectives(shape, hardware, settings)
+    floor = calibration.floor_per_layer_s * shape.layers
+    reason = (
+        f"launches and scheduling, {calibration.floor_per_layer_s * 1e6:.0f} us x {shape.layers} "
+        f"layers ({calibration.mode}, {calibration.kind})"
+    )
+    terms.append(TimeTerm("step floor", floor, reason))
+    if settings.draft_depth:
+        reason = f"launch and sampling of the drafter, {settings.draft_depth} times"
+        terms.append(TimeTerm("draft floor", settings.draft_depth * _DRAFT_FLOOR_S, reason))
+    gained = tokens_per_step(settings, workload.acceptance)
+    return Prediction(
+        terms=tuple(terms),
+        tokens_per_step=gained,
+        stream_tok_s=gained / sum(term.seconds for term in terms),
+        low=calibration.low,
+        high=calibration.high,
+        confidence=calibration.confidence,
+    )
+
+
+def step_bytes(shape: ModelShape, settings: Settings, workload: Workload) -> dict[str, float]:
+    """What one step reads on the busiest rank, by class; pipeline stages work one after another,
+    so their reads add up."""
+    verified = settings.concurrency * (settings.draft_depth + 1)
+    found: dict[str, float] = {}
+    for each in shape.classes:
+        if each.name in LOOKED_UP or each.mtp:
+            continue
+        found[each.name] = _read_bytes(each, shape, settings, verified)
+    found["kv cache"] = (
+        float(settings.concurrency * workload.context_tokens)
+        * kv_rank_bytes(shape, settings)
+        * settings.pipeline_parallel
+    )
+    if settings.draft_depth:
+        once = sum(
+            _read_bytes(each, shape, settings, settings.concurrency)
+            for each in shape.classes
+            if each.mtp or each.name == "lm_head"
+        )
+        found["drafts"] = settings.draft_depth * once
+    return found
+
+
+def predict_prefill_s(
+    shape: ModelShape, hardware: Hardware, settings: Settings, prompt_tokens: int
+) -> tuple[float, float]:
+    """Fastest and slowest time to the first token of one prompt on an idle engine."""
+    flops = 2.0 * active_parameters(shape) * prompt_tokens / settings.tensor_parallel
+    layers = shape.layers
+    attention = 2 * 2.0 * layers * shape.heads * shape.head_dim * prompt_tokens**2 / 2
+    seconds = (flops + attention / settings.tensor_parallel) / (
+        hardware.device.flops * _PREFILL_EFFICIENCY
+    )
+    return seconds / 2, seconds * 2
+
+
+def active_parameters(shape: ModelShape) -> float:
+    """Parameters that one token of prefill meets; the head only sees the last one."""
+    active = 0.0
+    for each in shape.classes:
+        if each.mtp or each.name in (*LOOKED_UP, "lm_head"):
+            continue
+        part = shape.experts_per_token / shape.experts if each.name == ROUTED else 1.0
+        active += each.parameters * part
+    return active
+
+
+def mode_of(settings: Settings) -> str:
+    """The calibration's mode."""
+    return GRAPHS if settings.graphs else EAGER
+
+
+def _read_bytes(each: WeightClass, shape: ModelShape, settings: Settings, tokens: int) -> float:
+    whole = float(rank_bytes(each, shape, settings)) * (
+        1 if each.mtp or each.name == "lm_head" else settings.pipeline_parallel
+    )
+    if each.name != ROUTED:
+        return whole
+    used = distinct_experts(shape.experts, shape.experts_per_token, tokens)
+    return whole * used / shape.experts
+
+
+def _collectives(shape: ModelShape, hardware: Hardware, settings: Settings) -> list[TimeTerm]:
+    device = hardware.device
+    terms = []
+    if settings.tensor_parallel > 1:
+        layers = shape.layers + settings.draft_depth
+        count = 2 * layers + 1 + settings.draft_depth
+        tokens = settings.concurrency * (settings.draft_depth + 1)
+        nbytes = 2 * shape.hidden_size * tokens
+        # A ring between machines takes 2 (n - 1) steps, and small messages pay for each of them;
+        # peers in one machine reach each other at once.
+        hops = hardware.nodes - 1 if hardware.nodes > 1 else 1
+        one = hops * device.collective_s + 2 * nbytes / device.link_bytes_s
+        reason = f"{count} all-reduces of {nbytes / 1e3:.0f} kB, {one * 1e6:.0f} us each"
+        terms.append(TimeTerm("collectives", count * one, reason))
+    if settings.pipeline_parallel > 1:
+        hops = settings.pipeline_parallel - 1
+        reason = f"{hops} hand-overs between stages"
+        terms.append(TimeTerm("stages", hops * device.collective_s, reason))
+    return terms
