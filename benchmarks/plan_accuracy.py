@@ -26,9 +26,10 @@ from hy3.plan.roofline import Prediction, mode_of, predict_decode
 SPEED = ROOT / "src" / "hy3" / "plan" / "speed.toml"
 _EFFICIENCIES = [step / 100 for step in range(40, 97, 2)]
 _FLOORS_US = range(0, 305, 5)
-# The interval holds what lies between these shares of the fitted rows' residuals.
-_LOW_SHARE, _HIGH_SHARE = 0.05, 0.95
-_LEAST_HALF_WIDTH = 0.10
+# The interval reaches as far, as a ratio, as four of five fitted rows lie off, widened because rows
+# that were not seen lie further off than those that were.
+_SHARE_INSIDE, _WIDENING = 0.80, 1.15
+_LEAST_RATIO = 1.10
 # Predictions of one machine nearer than this are not told apart.
 _TELL_APART = 1.05
 _KINDS = ("unified", "card", "datacentre")
@@ -110,11 +111,11 @@ def fit(rows: list[Row]) -> Constants:
         if loss < best_loss:
             floors = {mode: floors.get(mode, max(floors.values())) for mode in (GRAPHS, EAGER)}
             best_loss, best = loss, Constants(efficiency, floors, 1.0, 1.0)
-    ratios = sorted(row.stream_tok_s / predict(row, best).stream_tok_s for row in rows)
-    low, high = _quantile(ratios, _LOW_SHARE), _quantile(ratios, _HIGH_SHARE)
-    return replace(
-        best, low=min(low, 1 - _LEAST_HALF_WIDTH), high=max(high, 1 + _LEAST_HALF_WIDTH)
+    offs = sorted(
+        abs(math.log(row.stream_tok_s / predict(row, best).stream_tok_s)) for row in rows
     )
+    ratio = max(_LEAST_RATIO, math.exp(_WIDENING * _quantile(offs, _SHARE_INSIDE)))
+    return replace(best, low=1 / ratio, high=ratio)
 
 
 def _loss(rows: list[Row], efficiency: float, mode: str, floor: float) -> float:
