@@ -14,14 +14,12 @@ import sys
 import tomllib
 from dataclasses import dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
-
-from plan_rows import OWN_SOURCE, Row, read_rows
-from record import ROOT, record
 
 from hy3.plan.calibration import EAGER, GRAPHS, Calibration
 from hy3.plan.roofline import Prediction, mode_of, predict_decode
+from plan_rows import OWN_SOURCE, Row, read_rows
+from record import ROOT, record
 
 SPEED = ROOT / "src" / "hy3" / "plan" / "speed.toml"
 _EFFICIENCIES = [step / 100 for step in range(40, 97, 2)]
@@ -111,9 +109,7 @@ def fit(rows: list[Row]) -> Constants:
         if loss < best_loss:
             floors = {mode: floors.get(mode, max(floors.values())) for mode in (GRAPHS, EAGER)}
             best_loss, best = loss, Constants(efficiency, floors, 1.0, 1.0)
-    offs = sorted(
-        abs(math.log(row.stream_tok_s / predict(row, best).stream_tok_s)) for row in rows
-    )
+    offs = sorted(abs(math.log(row.stream_tok_s / predict(row, best).stream_tok_s)) for row in rows)
     ratio = max(_LEAST_RATIO, math.exp(_WIDENING * _quantile(offs, _SHARE_INSIDE)))
     return replace(best, low=1 / ratio, high=ratio)
 

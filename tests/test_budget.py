@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluate": {"model", "checkpoint", "chat", "bench", "report"},
     "report": set(),
     "hardware": set(),
+    "plan": {"checkpoint", "hardware"},
     "hub": {"checkpoint"},
     "demo": {"bench", "chat", "evaluate", "model"},
 }

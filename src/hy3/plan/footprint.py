@@ -59,7 +59,11 @@ class Footprint:
         """Tokens of KV cache that fit, 0 when none do."""
         return max(0, self.kv_bytes) // self.kv_bytes_per_token
 
-    def fits(self, settings: Settings) -> bool:
+    def starts(self, settings: Settings) -> bool:
+        """Whether one sequence can be as long as the context, which engines check at the start."""
+        return self.kv_tokens >= settings.context
+
+    def holds_all(self, settings: Settings) -> bool:
         """Whether every sequence can be as long as the context at once."""
         return self.kv_tokens >= settings.context * settings.concurrency
 
@@ -113,9 +117,7 @@ def _utilization(device: Device, settings: Settings, free: int) -> tuple[float, 
     return round(value, 2), reason
 
 
-def _others(
-    shape: ModelShape, device: Device, settings: Settings, free: int
-) -> list[Term]:
+def _others(shape: ModelShape, device: Device, settings: Settings, free: int) -> list[Term]:
     work = settings.batched_tokens * activation_bytes_per_token(shape, settings)
     terms = [
         Term("workspace", work, f"activations of {settings.batched_tokens} tokens in one step"),
@@ -153,5 +155,3 @@ def _repack_bytes(shape: ModelShape, settings: Settings) -> int:
     if not routed or settings.engine != VLLM or not shape.moe_layers:
         return 0
     return sum(rank_bytes(each, shape, settings) for each in routed) // shape.moe_layers
-
-

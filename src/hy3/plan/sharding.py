@@ -34,18 +34,6 @@ def broken_rules(shape: ModelShape, hardware: Hardware, settings: Settings) -> l
     ]
 
 
-def tensor_parallel_choices(
-    shape: ModelShape, hardware: Hardware, settings: Settings
-) -> dict[int, list[Constraint]]:
-    """Each size up to the device count -> what is broken by it."""
-    from dataclasses import replace
-
-    return {
-        size: broken_rules(shape, hardware, replace(settings, tensor_parallel=size))
-        for size in range(1, hardware.devices // settings.pipeline_parallel + 1)
-    }
-
-
 def rank_bytes(each: WeightClass, shape: ModelShape, settings: Settings) -> int:
     """Bytes of one class on the fullest rank."""
     parts = settings.tensor_parallel
@@ -123,15 +111,15 @@ def _head_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
 def _expert_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
     if not shape.experts:
         return []
+    size = settings.tensor_parallel
     if settings.expert_parallel:
-        if shape.experts % settings.tensor_parallel:
-            size = settings.tensor_parallel
+        if shape.experts % size:
             sentence = f"{shape.experts} experts cannot be dealt out evenly to {size} ranks"
             return [Constraint("expert_count", sentence, "expert parallelism deals whole experts")]
         return []
-    width, rest = divmod(shape.expert_size, settings.tensor_parallel)
+    width, rest = divmod(shape.expert_size, size)
     if rest:
-        sentence = f"experts of width {shape.expert_size} cannot be split over TP={settings.tensor_parallel}"
+        sentence = f"experts of width {shape.expert_size} cannot be split over TP={size}"
         return [Constraint("expert_width", sentence, "tensor parallelism splits every expert")]
     packed = any(each.name == ROUTED and "U8" in each.forms for each in shape.classes)
     if not packed:
@@ -144,7 +132,7 @@ def _expert_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
     if settings.engine == SGLANG and width % _MARLIN_TILE_OUT:
         sentence = (
             f"Marlin needs {_MARLIN_TILE_OUT} columns of an expert at a time; "
-            f"{shape.expert_size} over TP={settings.tensor_parallel} are {width}"
+            f"{shape.expert_size} over TP={size} are {width}"
         )
         broken.append(Constraint("marlin_width", sentence, "SGLang 0.5.23, W4A16 NVFP4 MoE"))
     return broken

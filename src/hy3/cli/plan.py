@@ -1,0 +1,242 @@
+"""``hy3 plan``: does it fit, how fast, with which settings, and why; nothing is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hy3.cli.output import Output
+from hy3.errors import InputError
+
+if TYPE_CHECKING:
+    from hy3.plan.model_shape import ModelShape
+    from hy3.plan.planner import LaunchPlan
+
+_GIB = 2**30
+
+
+def command(
+    model: str = typer.Argument(..., help="Folder of a checkpoint, or hf://org/name."),
+    hardware: str = typer.Option(
+        ..., help="COUNTxDEVICE, as 2xgb10 or h200; MACHINESxDEVICESxDEVICE, as 2x4xh100; or auto."
+    ),
+    context: int = typer.Option(32768, min=1, help="Longest sequence in tokens."),
+    concurrency: int = typer.Option(1, min=1, help="Sequences at a time."),
+    engine: str | None = typer.Option(None, help="vllm, sglang or native.", show_default="vllm"),
+    tp: int | None = typer.Option(
+        None, min=1, help="Tensor parallelism.", show_default="the fastest that fits"
+    ),
+    drafts: int | None = typer.Option(None, min=0, help="Draft depth.", show_default="1"),
+    kv_dtype: str | None = typer.Option(None, help="bf16 or fp8.", show_default="bf16"),
+    graphs: bool | None = typer.Option(
+        None, "--graphs/--eager", help="CUDA graphs.", show_default="what was measured best"
+    ),
+    utilization: float | None = typer.Option(
+        None, min=0.05, max=1.0, help="Share of memory to use.", show_default="from what is free"
+    ),
+    free_gib: float | None = typer.Option(
+        None, min=0.1, help="Free memory of a device.", show_default="the device's at boot"
+    ),
+    sequence_tokens: int = typer.Option(
+        1024, min=1, help="Tokens in each sequence's cache, for the speed."
+    ),
+    explain: bool = typer.Option(False, "--explain", help="Show reasons, sources and every term."),
+    json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
+) -> None:
+    """Show whether a model fits some hardware, how fast it will be, and why."""
+    from hy3.plan.planner import Request, make_plan
+    from hy3.plan.settings import ENGINES, KV_DTYPE_BYTES
+
+    _check("--engine", engine, ENGINES)
+    _check("--kv-dtype", kv_dtype, tuple(KV_DTYPE_BYTES))
+    output = Output(json_output, quiet)
+    shape = _read_shape(model)
+    machine, measured = _hardware(hardware)
+    request = Request(
+        context=context,
+        concurrency=concurrency,
+        engine=engine,
+        tensor_parallel=tp,
+        draft_depth=drafts,
+        kv_dtype=kv_dtype,
+        graphs=graphs,
+        utilization=utilization,
+        sequence_tokens=sequence_tokens,
+        free_bytes=int(free_gib * _GIB) if free_gib else measured,
+    )
+    plan = make_plan(shape, machine, request)
+    _print(output, plan, explain)
+    output.result("plan", describe(plan))
+
+
+def describe(plan: LaunchPlan) -> dict[str, Any]:
+    """The plan as JSON; bytes, seconds and tokens a second."""
+    memory, decode = plan.memory, plan.decode
+    return {
+        "model": plan.shape.name,
+        "hardware": plan.hardware.text,
+        "fits": plan.fits,
+        "all_sequences_fit": plan.memory.holds_all(plan.settings),
+        "settings": vars(plan.settings),
+        "choices": [vars(choice) for choice in plan.choices],
+        "broken_rules": [vars(rule) for rule in plan.broken],
+        "memory": {
+            "weights": [vars(term) for term in memory.weights],
+            "others": [vars(term) for term in memory.others],
+            "weight_bytes": memory.weight_bytes,
+            "budget_bytes": memory.budget_bytes,
+            "utilization": memory.utilization,
+            "utilization_reason": memory.utilization_reason,
+            "kv_bytes": memory.kv_bytes,
+            "kv_bytes_per_token": memory.kv_bytes_per_token,
+            "kv_tokens": memory.kv_tokens,
+            "load_peak_bytes": memory.load_peak_bytes,
+        },
+        "largest_context": plan.largest_context,
+        "largest_concurrency": plan.largest_concurrency,
+        "decode": {
+            "terms": [vars(term) for term in decode.terms],
+            "step_s": decode.step_s,
+            "tokens_per_step": decode.tokens_per_step,
+            "stream_tok_s": decode.stream_tok_s,
+            "stream_low": decode.stream_tok_s * decode.low,
+            "stream_high": decode.stream_tok_s * decode.high,
+            "total_tok_s": decode.stream_tok_s * plan.settings.concurrency,
+            "confidence": decode.confidence,
+        },
+        "sequence_tokens": plan.sequence_tokens,
+        "prefill_s": list(plan.prefill_s),
+        "kernels": [vars(kernel) for kernel in plan.kernels],
+        "alternatives": [vars(each) for each in plan.alternatives],
+    }
+
+
+def _read_shape(model: str) -> ModelShape:
+    from hy3.cli.model_folder import model_folder
+    from hy3.plan.model_shape import read_shape
+
+    return read_shape(Path(model_folder(model)))
+
+
+def _hardware(text: str) -> tuple[Any, int | None]:
+    from hy3.hardware.device import parse_hardware
+
+    if text != "auto":
+        return parse_hardware(text), None
+    from hy3.hardware.probe import probe_hardware
+
+    found = probe_hardware()
+    return found.hardware, found.free_bytes
+
+
+def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
+        hint = f"known are: {', '.join(known)}"
+        raise InputError(f"{value!r} is unknown", hint=hint, where=option)
+
+
+def _gib(nbytes: float) -> str:
+    return f"{nbytes / _GIB:.1f} GiB"
+
+
+def _print(output: Output, plan: LaunchPlan, explain: bool) -> None:
+    decode = plan.decode
+    output.text(f"{plan.shape.name} on {plan.hardware.text}")
+    for rule in plan.broken:
+        output.text(f"cannot run: {rule.sentence} ({rule.source})")
+    if not plan.broken:
+        output.text(_verdict(plan))
+    _print_memory(output, plan)
+    _print_speed(output, plan)
+    rows = [
+        (
+            each.name,
+            f"{each.tok_s_stream:.1f}",
+            f"{each.low:.1f} to {each.high:.1f}",
+            str(each.kv_tokens),
+            "yes" if each.fits else "no",
+        )
+        for each in plan.alternatives
+    ]
+    columns = ("instead", "tok/s a stream", "interval", "KV tokens", "fits")
+    output.table(columns, rows, title="What one change would give")
+    if explain:
+        _print_reasons(output, plan)
+    else:
+        output.text(f"{decode.confidence}; --explain shows every reason and source")
+
+
+def _verdict(plan: LaunchPlan) -> str:
+    settings, memory = plan.settings, plan.memory
+    pool = f"{memory.kv_tokens} tokens of KV cache beside {_gib(memory.weight_bytes)} of weights"
+    if memory.kv_bytes <= 0:
+        return f"does not fit: {_gib(memory.weight_bytes)} of weights leave no room on a rank"
+    if not plan.fits:
+        return f"does not fit: {pool}, not even one sequence of {settings.context} tokens"
+    if memory.holds_all(settings):
+        return f"fits: {pool}, enough for {settings.concurrency} x {settings.context} tokens"
+    return (
+        f"fits: {pool}; {settings.concurrency} sequences share them, so not all of them can "
+        f"reach {settings.context} tokens at once"
+    )
+
+
+def _print_memory(output: Output, plan: LaunchPlan) -> None:
+    memory = plan.memory
+    terms = [*memory.weights, *memory.others]
+    rows = [
+        (term.name, _gib(term.nbytes), _bar(term.nbytes, memory.budget_bytes), term.reason)
+        for term in terms
+        if term.nbytes >= 0.005 * memory.budget_bytes
+    ]
+    free = max(memory.kv_bytes, 0)
+    rows.append(
+        (
+            "KV cache",
+            _gib(free),
+            _bar(free, memory.budget_bytes),
+            f"{memory.kv_tokens} tokens of {memory.kv_bytes_per_token} bytes",
+        )
+    )
+    title = (
+        f"Memory of the fullest rank: {_gib(memory.budget_bytes)} "
+        f"({memory.utilization:.2f} of what is visible)"
+    )
+    output.table(("part", "size", "share", "what it is"), rows, title=title)
+    output.text(
+        f"longest context for {plan.settings.concurrency} sequences {plan.largest_context}, "
+        f"most sequences of {plan.settings.context} tokens {plan.largest_concurrency}"
+    )
+
+
+def _bar(part: float, whole: float) -> str:
+    """A picture of a share, 20 cells wide."""
+    return "#" * round(20 * part / whole)
+
+
+def _print_speed(output: Output, plan: LaunchPlan) -> None:
+    decode, count = plan.decode, plan.settings.concurrency
+    rows = [(term.name, f"{term.seconds * 1e3:.2f} ms", term.reason) for term in decode.terms]
+    title = f"One decode step: {decode.step_s * 1e3:.1f} ms, {decode.tokens_per_step:.2f} tokens"
+    output.table(("term", "time", "what it is"), rows, title=title)
+    speed, low, high = decode.stream_tok_s, decode.low, decode.high
+    output.text(
+        f"{speed:.1f} tok/s a stream ({speed * low:.1f} to {speed * high:.1f}), "
+        f"{speed * count:.1f} in all, at {plan.sequence_tokens} tokens a sequence; the first token "
+        f"of such a prompt after {plan.prefill_s[0]:.2f} to {plan.prefill_s[1]:.2f} s"
+    )
+
+
+def _print_reasons(output: Output, plan: LaunchPlan) -> None:
+    rows = [(each.setting, each.value, each.reason, each.source) for each in plan.choices]
+    output.table(("setting", "value", "why", "source"), rows, title="Choices")
+    output.text(f"utilization: {plan.memory.utilization_reason}")
+    kernels = [(each.weights, each.kernel, each.reason, each.caution) for each in plan.kernels]
+    output.table(("weights", "kernel", "why", "beware"), kernels, title="Kernels")
+    device = plan.hardware.device
+    title = f"{device.label}: {device.note}" if device.note else device.label
+    output.table(("figure", "source"), list(device.sources.items()), title=title)
+    output.text(f"speed: {plan.decode.confidence} (benchmarks/results/plan_accuracy.json)")

@@ -1,0 +1,76 @@
+"""What this machine is, asked of the driver: its devices and the memory that is free now."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hy3.errors import EnvironmentFault
+from hy3.hardware.device import MIB, Device, Hardware, load_devices
+from hy3.hardware.memory import available_bytes
+
+_QUERY = ("nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits")
+# A part of the driver's name for each device of the table.
+_NAMES = {
+    "GB10": "gb10",
+    "RTX PRO 6000": "rtx-pro-6000",
+    "RTX 5090": "rtx-5090",
+    "RTX 4090": "rtx-4090",
+    "RTX 3090": "rtx-3090",
+    "L40S": "l40s",
+    "A100": "a100",
+    "H100": "h100",
+    "H200": "h200",
+    "B200": "b200",
+    "B300": "b300",
+}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The machine, and the free memory of its fullest device."""
+
+    hardware: Hardware
+    free_bytes: int
+
+
+def ask_driver() -> str:
+    """The driver's answer, a line for each device; EnvironmentFault when there is none."""
+    if shutil.which(_QUERY[0]) is None:
+        raise _fault("no nvidia-smi is installed")
+    try:
+        done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=True)
+    except (subprocess.SubprocessError, OSError) as error:
+        raise _fault(f"nvidia-smi fails ({error})") from error
+    return done.stdout
+
+
+def probe_hardware(
+    ask: Callable[[], str] = ask_driver, available: Callable[[], int] = available_bytes
+) -> Probe:
+    """Recognise the devices; on unified memory what is free is the machine's available memory."""
+    lines = [line.rsplit(",", 1) for line in ask().splitlines() if line.strip()]
+    if not lines:
+        raise _fault("nvidia-smi names no device")
+    devices = {_recognise(line[0]).name: _recognise(line[0]) for line in lines}
+    if len(devices) > 1:
+        raise _fault(f"the machine mixes {' and '.join(devices)}")
+    device = next(iter(devices.values()))
+    # Of unified memory the driver answers N/A.
+    free = available() if device.unified else min(int(line[1]) for line in lines) * MIB
+    return Probe(Hardware(device, 1, len(lines)), free)
+
+
+def _recognise(name: str) -> Device:
+    for part, key in _NAMES.items():
+        if part in name:
+            return load_devices()[key]
+    raise _fault(f"{name.strip()!r} is not in the table of devices")
+
+
+def _fault(message: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        message, hint="name the hardware instead, as --hardware 2xgb10", where="--hardware auto"
+    )

@@ -1,0 +1,73 @@
+"""``hy3 plan``: text, JSON, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hy3.cli.app import app
+from hy3.errors import EnvironmentFault, InputError
+from hy3.hardware.device import MIB, load_devices, parse_hardware
+from hy3.hardware.probe import probe_hardware
+
+TINY = str(Path(__file__).resolve().parents[3] / "models" / "hy3-tiny")
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["plan", *arguments])
+
+
+def test_json_and_text() -> None:
+    found = run(TINY, "--hardware", "gb10", "--context", "4096", "--json")
+    assert found.exit_code == 0
+    result = json.loads(found.stdout)
+    assert result["schema"] == "hy3.plan/1" and result["fits"]
+    assert result["memory"]["weight_bytes"] > 23_000_000
+    assert result["decode"]["stream_low"] < result["decode"]["stream_tok_s"]
+    text = run(TINY, "--hardware", "gb10", "--explain")
+    assert text.exit_code == 0
+    for words in ("fits:", "One decode step", "What one change would give", "Kernels"):
+        assert words in text.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--hardware", "2xgpu"],
+        ["--hardware", "0xgb10"],
+        ["--hardware", "9xh200"],
+        ["--hardware", "gb10", "--engine", "llama"],
+        ["--hardware", "gb10", "--kv-dtype", "int8"],
+        ["--hardware", "gb10", "--drafts", "9"],
+    ],
+)
+def test_refusals(arguments: list[str]) -> None:
+    found = run(TINY, *arguments)
+    assert isinstance(found.exception, InputError) or found.exit_code == 2
+
+
+def test_hardware_forms() -> None:
+    assert parse_hardware("2xgb10").nodes == 2
+    four = parse_hardware("4xh200")
+    assert (four.nodes, four.per_node, four.devices) == (1, 4, 4)
+    assert (parse_hardware("16xh100").nodes, parse_hardware("2x4xh100").per_node) == (2, 4)
+    for device in load_devices().values():
+        assert device.free_bytes < device.visible_bytes
+        assert {"visible_mib", "free_mib", "bandwidth_gb_s"} <= device.sources.keys()
+
+
+def test_probe() -> None:
+    found = probe_hardware(lambda: "NVIDIA H200, 143000\nNVIDIA H200, 120000\n")
+    assert found.hardware.text == "2 x H200 SXM" and found.free_bytes == 120_000 * MIB
+    spark = probe_hardware(lambda: "NVIDIA GB10, [N/A]\n", available=lambda: 7)
+    assert spark.hardware.device.name == "gb10" and spark.free_bytes == 7
+    for answer, message in (
+        ("", "names no device"),
+        ("Unheard Of 9000, 1\n", "not in the table"),
+        ("NVIDIA H200, 1\nNVIDIA L40S, 1\n", "mixes"),
+    ):
+        with pytest.raises(EnvironmentFault, match=message):
+            probe_hardware(lambda answer=answer: answer)

@@ -1,0 +1,137 @@
+"""Memory of a launch: shapes from headers, shares of ranks, and what published runs had."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hy3.hardware.device import GIB, parse_hardware
+from hy3.plan.footprint import footprint, largest_concurrency, largest_context
+from hy3.plan.model_shape import ModelShape, read_shape
+from hy3.plan.settings import Settings
+from hy3.plan.sharding import broken_rules, kv_rank_bytes, rank_bytes
+from support.real_models import HY3, HY_MT2
+from support.sparse import write_sparse
+
+RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
+
+
+@pytest.fixture(scope="module")
+def hy3(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
+    return read_shape(write_sparse(tmp_path_factory.mktemp("hy3") / "nvfp4", HY3, packed=True))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
+    folder = tmp_path_factory.mktemp("mt2") / "bf16"
+    return read_shape(write_sparse(folder, HY_MT2, shards=8))
+
+
+def of_class(shape: ModelShape, name: str, mtp: bool = False):
+    return next(each for each in shape.classes if (each.name, each.mtp) == (name, mtp))
+
+
+def test_shape_counts_parameters_and_stored_bytes(hy3: ModelShape) -> None:
+    experts = of_class(hy3, "routed_expert")
+    assert experts.parameters == 79 * 192 * 3 * 4096 * 1536
+    # 4 bits a weight, 8 bits a group of 16, 32 bits a tensor
+    assert experts.nbytes == experts.parameters * 9 // 16 + 79 * 192 * 3 * 4
+    assert of_class(hy3, "routed_expert", mtp=True).parameters == 192 * 3 * 4096 * 1536
+    attention = of_class(hy3, "attention")
+    assert attention.parameters == 80 * 4096 * 128 * (2 * 64 + 2 * 8)
+    assert attention.nbytes == 2 * attention.parameters and attention.forms == ("BF16",)
+    assert hy3.nbytes == 180_826_481_152
+    # The BF16 checkpoint's bytes, of which 80 layers x 192 biases are F32.
+    biases = 80 * 192
+    whole = (597_572_342_272 - 4 * biases) // 2 + biases
+    assert sum(each.parameters for each in hy3.classes) == whole
+
+
+def test_cache_of_a_token(hy3: ModelShape) -> None:
+    assert hy3.kv_bytes_per_token("bf16", mtp=False) == 327_680
+    assert hy3.kv_bytes_per_token("fp8", mtp=False) == 163_840
+    assert hy3.kv_bytes_per_token("fp8", mtp=True) == 163_840 // 80 * 81
+    # Two ranks hold half the heads; sixteen hold one of eight each, twice over.
+    assert kv_rank_bytes(hy3, Settings("vllm", tensor_parallel=2, kv_dtype="fp8")) == 81_920
+    assert kv_rank_bytes(hy3, Settings("vllm", tensor_parallel=16, kv_dtype="fp8")) == 20_480
+
+
+def test_shares_of_ranks(hy3: ModelShape) -> None:
+    two = Settings("vllm", tensor_parallel=2)
+    experts, router = of_class(hy3, "routed_expert"), of_class(hy3, "router")
+    assert rank_bytes(experts, hy3, two) == experts.nbytes // 2
+    assert rank_bytes(router, hy3, two) == router.nbytes
+    stages = Settings("vllm", pipeline_parallel=3)
+    assert rank_bytes(experts, hy3, stages) == -(-experts.nbytes * 27 // 80)
+    # q and o halve from TP=8 to 16, k and v do not: each of 8 heads is held by two ranks.
+    attention = of_class(hy3, "attention")
+    head = attention.nbytes / (2 * 64 + 2 * 8)
+    sixteen = replace(two, tensor_parallel=16)
+    assert rank_bytes(attention, hy3, sixteen) == round(head * (2 * 4 + 2))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_sizes_that_eight_kv_heads_allow(hy3: ModelShape, size: int) -> None:
+    assert broken_rules(hy3, parse_hardware("8xh200"), Settings("vllm", tensor_parallel=size)) == []
+
+
+def test_three_ranks_are_refused_and_the_heads_are_named(hy3: ModelShape) -> None:
+    broken = broken_rules(hy3, parse_hardware("3xgb10"), Settings("vllm", tensor_parallel=3))
+    assert [rule.identity for rule in broken] == ["query_heads", "kv_heads"]
+    assert "8 KV heads cannot be split over TP=3" in broken[1].sentence
+    assert "1, 2, 4, 8" in broken[1].sentence
+
+
+def test_marlin_tiles_are_sglangs_rule_and_not_vllms(hy3: ModelShape) -> None:
+    hardware = parse_hardware("2x8xh200")
+    sixteen = Settings("sglang", tensor_parallel=16)
+    assert [rule.identity for rule in broken_rules(hy3, hardware, sixteen)] == ["marlin_width"]
+    assert "are 96" in broken_rules(hy3, hardware, sixteen)[0].sentence
+    assert broken_rules(hy3, hardware, replace(sixteen, engine="vllm")) == []
+
+
+def test_other_rules(hy3: ModelShape) -> None:
+    one = parse_hardware("gb10")
+    two = Settings("vllm", tensor_parallel=2)
+    assert [rule.identity for rule in broken_rules(hy3, one, two)] == ["devices"]
+    native = Settings("native", tensor_parallel=2)
+    pair = parse_hardware("2xgb10")
+    assert [rule.identity for rule in broken_rules(hy3, pair, native)] == ["native_one_device"]
+    staged = Settings("vllm", pipeline_parallel=2, draft_depth=1)
+    assert [rule.identity for rule in broken_rules(hy3, pair, staged)] == ["drafts_with_stages"]
+
+
+def test_utilization_comes_from_what_is_free(hy3: ModelShape) -> None:
+    """0.92 of 121.69 GiB is more than the 111.4 that are free, and engines refuse it."""
+    device = parse_hardware("gb10").device
+    settings = Settings("vllm", tensor_parallel=2, kv_dtype="fp8", draft_depth=1, graphs=False)
+    planned = footprint(hy3, device, settings)
+    assert planned.utilization == 0.90
+    assert 0.92 * device.visible_bytes > device.free_bytes > 0.90 * device.visible_bytes
+    assert "refuses to start" in planned.utilization_reason
+    less = footprint(hy3, device, settings, free_bytes=102 * GIB)
+    assert less.utilization == 0.82 and less.kv_tokens == 0
+
+
+def test_what_fits(hy3: ModelShape, small: ModelShape) -> None:
+    settings = Settings("vllm", tensor_parallel=2, kv_dtype="fp8", graphs=False, concurrency=6)
+    planned = footprint(hy3, parse_hardware("2xgb10").device, settings)
+    context = largest_context(planned, settings, 262144)
+    assert planned.kv_tokens - 6 * 1024 < 6 * context <= planned.kv_tokens
+    count = largest_concurrency(planned, settings)
+    assert count * settings.context <= planned.kv_tokens < (count + 1) * settings.context
+    # Hy-MT2-30B in BF16 is 62 GB: no card of 24 or 32 GB holds it, one Spark does.
+    alone = Settings("vllm")
+    assert footprint(small, parse_hardware("rtx-4090").device, alone).kv_tokens == 0
+    assert footprint(small, parse_hardware("rtx-5090").device, alone).kv_tokens == 0
+    assert footprint(small, parse_hardware("gb10").device, alone).starts(alone)
+
+
+def test_the_recorded_comparison_holds() -> None:
+    recorded = json.loads((RESULTS / "plan_memory.json").read_text())
+    assert len(recorded["weights"]) == 11 and len(recorded["kv_tokens"]) == 2
+    assert all(abs(each["error"]) <= 0.03 for each in recorded["weights"])
+    assert all(abs(each["error"]) <= 0.10 for each in recorded["kv_tokens"])

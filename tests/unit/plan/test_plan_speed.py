@@ -1,0 +1,150 @@
+"""Speed of a launch: the terms against hand-made sums, and the recorded accuracy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hy3.hardware.device import parse_hardware
+from hy3.plan.calibration import Calibration, load_calibrations
+from hy3.plan.model_shape import ModelShape, read_shape
+from hy3.plan.planner import Request, make_plan, shape_with_fp8
+from hy3.plan.roofline import (
+    Workload,
+    distinct_experts,
+    predict_decode,
+    step_bytes,
+    tokens_per_step,
+)
+from hy3.plan.settings import Settings
+from support.real_models import HY3
+from support.sparse import write_sparse
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAIN = Calibration("unified", "eager", 0.85, 0.0, 0.8, 1.25, 8, 6, "test")
+
+
+@pytest.fixture(scope="module")
+def hy3(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
+    return read_shape(write_sparse(tmp_path_factory.mktemp("hy3") / "nvfp4", HY3, packed=True))
+
+
+def test_distinct_experts() -> None:
+    assert distinct_experts(192, 8, 1) == pytest.approx(8)
+    assert distinct_experts(192, 8, 2) == pytest.approx(16 - 64 / 192)
+    # Six sequences with one draft: 12 tokens touch about 77 of 192 experts.
+    assert distinct_experts(192, 8, 12) == pytest.approx(76.8, abs=0.2)
+    assert distinct_experts(0, 0, 5) == 0.0
+
+
+def test_tokens_of_a_step() -> None:
+    assert tokens_per_step(Settings("vllm"), ()) == 1.0
+    assert tokens_per_step(Settings("vllm", draft_depth=2), (0.7, 0.3)) == pytest.approx(1.91)
+
+
+def test_bytes_of_one_token(hy3: ModelShape) -> None:
+    """6.7 GB of experts and 16.5 GB of everything else: 71 % is not experts."""
+    read = step_bytes(hy3, Settings("vllm"), Workload(0))
+    experts = 79 * 8 * 3 * 4096 * 1536 * 9 / 16
+    assert read["routed_expert"] == pytest.approx(experts, rel=1e-4)
+    others = sum(read.values()) - read["routed_expert"]
+    linears = 2 * (80 * 75_497_472 + 79 * 18_874_368 + 163_577_856 + 494_927_872)
+    assert others == pytest.approx(linears, rel=0.01)
+    assert others / sum(read.values()) == pytest.approx(0.71, abs=0.01)
+
+
+def test_cache_is_read_for_each_sequence(hy3: ModelShape) -> None:
+    settings = Settings("vllm", tensor_parallel=2, kv_dtype="fp8", concurrency=3)
+    assert step_bytes(hy3, settings, Workload(1000))["kv cache"] == 3 * 1000 * 81_920
+
+
+def test_terms_add_up(hy3: ModelShape) -> None:
+    """Two Sparks without drafts: bytes over bandwidth, 161 all-reduces of 50 us and more."""
+    settings = Settings("vllm", tensor_parallel=2, graphs=False)
+    hardware = parse_hardware("2xgb10")
+    found = predict_decode(hy3, hardware, settings, Workload(0), PLAIN)
+    terms = {term.name: term.seconds for term in found.terms}
+    read = sum(step_bytes(hy3, settings, Workload(0)).values())
+    assert found.step_s == pytest.approx(sum(terms.values()))
+    assert terms["collectives"] == pytest.approx(161 * (50e-6 + 2 * 8192 / 25e9))
+    assert terms["collectives"] + terms["step floor"] == pytest.approx(
+        found.step_s - read / (0.85 * 273e9)
+    )
+    assert found.stream_tok_s == pytest.approx(1 / found.step_s)
+    assert found.stream_tok_s == pytest.approx(17.1, abs=0.5)
+
+
+def test_a_longer_ring_pays_for_every_hop(hy3: ModelShape) -> None:
+    def collectives(text: str, size: int) -> float:
+        settings = Settings("vllm", tensor_parallel=size)
+        found = predict_decode(hy3, parse_hardware(text), settings, Workload(0), PLAIN)
+        return next(term.seconds for term in found.terms if term.name == "collectives")
+
+    assert collectives("4xgb10", 4) > 2.9 * collectives("2xgb10", 2)
+    assert collectives("4xh200", 4) == pytest.approx(collectives("2xh200", 2))
+
+
+def test_the_seeds_speed_lies_in_the_interval(hy3: ModelShape) -> None:
+    """Two Sparks, one draft: 21.8 tok/s were measured; the row is one of those fitted on."""
+    request = Request(context=131072, concurrency=1, kv_dtype="fp8")
+    plan = make_plan(hy3, parse_hardware("2xgb10"), request)
+    assert plan.settings.tensor_parallel == 2 and plan.settings.draft_depth == 1
+    assert not plan.settings.graphs and plan.fits
+    speed = plan.decode.stream_tok_s
+    assert speed * plan.decode.low <= 21.8 <= speed * plan.decode.high
+
+
+def test_fp8_attention_is_the_lever(hy3: ModelShape) -> None:
+    plan = make_plan(hy3, parse_hardware("2xgb10"), Request(context=32768, concurrency=1))
+    speeds = {each.name: each.tok_s_stream for each in plan.alternatives}
+    gain = speeds["attention, shared expert and dense layer in FP8"] / plan.decode.stream_tok_s
+    assert 1.15 < gain < 1.4
+    assert speeds["drafts 0"] < speeds["drafts 1"]
+    smaller = shape_with_fp8(hy3)
+    assert hy3.nbytes - smaller.nbytes == 81 * 75_497_472 + 80 * 18_874_368 + 163_577_856
+
+
+def test_drafts_need_an_mtp_layer(hy3: ModelShape) -> None:
+    from hy3.errors import InputError
+
+    bare = replace(hy3, mtp_layers=0, classes=tuple(c for c in hy3.classes if not c.mtp))
+    with pytest.raises(InputError, match="no MTP layer"):
+        make_plan(
+            bare, parse_hardware("2xgb10"), Request(context=1024, concurrency=1, draft_depth=1)
+        )
+    plan = make_plan(bare, parse_hardware("2xgb10"), Request(context=1024, concurrency=1))
+    assert plan.settings.draft_depth == 0
+
+
+def test_constants_are_what_the_rows_give() -> None:
+    """The table is written by the benchmark; an edit by hand shows here."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        from plan_accuracy import SPEED, speed_toml
+        from plan_rows import read_rows
+    finally:
+        sys.path.pop(0)
+    rows, _ = read_rows()
+    assert SPEED.read_text(encoding="utf-8") == speed_toml(rows)
+
+
+def test_no_constant_rests_on_one_row() -> None:
+    for (kind, mode), constants in load_calibrations().items():
+        assert constants.rows == 0 or constants.rows > 5, (kind, mode)
+        assert constants.rows or constants.confidence.startswith("low"), (kind, mode)
+
+
+def test_the_recorded_accuracy_holds() -> None:
+    recorded = json.loads((ROOT / "benchmarks/results/plan_accuracy.json").read_text())
+    summary = recorded["summary"]
+    assert summary["inside_share"] >= 0.80 and summary["median_half_width"] <= 0.30
+    for group in ("gb10", "own_h200"):
+        errors = summary["point_error"][group]
+        assert errors["median"] <= 0.20 and errors["p90"] <= 0.45
+    assert summary["pairs_cannot_tell_share"] <= 0.40
+    # One pair of 23 more than the goal of 15 % is named wrongly; docs/planning.md says which.
+    assert summary["pairs_wrong_share"] <= 0.175
