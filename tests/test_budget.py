@@ -20,6 +20,7 @@ LENGTH_EXCEPTIONS: dict[tuple[str, str], str] = {}
 # Packages and files that may import torch at all; everything else is torch-free.
 TORCH_ALLOWED = (
     "nvfp4/",
+    "fp8/",
     "quantize/dequantize.py",
     "model/",
     "kernels/",
@@ -33,7 +34,8 @@ TORCH_ALLOWED = (
 MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": set(),
     "nvfp4": set(),
-    "kernels": {"nvfp4"},
+    "fp8": {"nvfp4"},
+    "kernels": {"nvfp4", "fp8"},
     "quantize": {"nvfp4", "checkpoint", "kernels", "chat", "hardware", "report"},
     "model": {"kernels", "nvfp4", "checkpoint"},
     "engine": {"model", "kernels", "nvfp4", "checkpoint"},

@@ -100,7 +100,10 @@ def take_census(checkpoint: Checkpoint, config: Hy3Config) -> Census:
 
 
 def _describe(part: Part | TensorInfo) -> str:
-    return part.dtype if part.shape is None else f"{part.dtype} {list(part.shape)}"
+    if isinstance(part, TensorInfo):
+        return f"{part.dtype} {list(part.shape)}"
+    shape = f" {list(part.shapes[0])}" if part.shapes else ""
+    return f"{part.dtypes[0]}{shape}"
 
 
 def _count_classes(stored: dict[str, TensorInfo]) -> tuple[ClassCount, ...]:

@@ -1,34 +1,44 @@
 """In which form a checkpoint stores a weight, read from its tensors, not from its config.
 
-A form says which tensors stand for the expected weight ``P.weight`` [out, in].
+A form says which tensors stand for the expected weight ``P.weight`` [out, in]. The three FP8
+forms differ in what one scale is for: a row, a block of 128 x 128, or the whole matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hy3.checkpoint.header import TensorInfo, TensorSpec
 from hy3.checkpoint.names import GROUP_SIZE, module_of
 
-BF16, NVFP4, MODELOPT_NVFP4, FP8 = "bf16", "nvfp4", "modelopt-nvfp4", "fp8"
+BF16, NVFP4, MODELOPT_NVFP4 = "bf16", "nvfp4", "modelopt-nvfp4"
+FP8, FP8_BLOCK, FP8_TENSOR = "fp8", "fp8-block", "fp8-tensor"
 NVFP4_FORMS = (NVFP4, MODELOPT_NVFP4)
+FP8_FORMS = (FP8, FP8_BLOCK, FP8_TENSOR)
+BLOCK_SIZE = 128
 INPUT_SCALES = ("input_global_scale", "input_scale")  # of activations: only in W4A4 and FP8 files
+TENSOR_SCALES = ("weight_global_scale", "weight_scale_2")  # a divisor, ModelOpt's multiplier
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a form; the shape is None where the form allows several."""
+    """One tensor of a form, with the dtypes and shapes that are allowed; the first is ours."""
 
     name: str
-    dtype: str
-    shape: tuple[int, ...] | None
+    dtypes: tuple[str, ...]
+    shapes: tuple[Shape, ...]  # none: any shape
 
     def accepts(self, info: TensorInfo) -> bool:
         """Whether a stored tensor is this part."""
-        if info.dtype != self.dtype:
-            return False
-        return self.shape is None or info.shape == self.shape
+        return info.dtype in self.dtypes and (not self.shapes or info.shape in self.shapes)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The tensor as ``quantize`` writes it."""
+        return TensorSpec(self.name, self.dtypes[0], self.shapes[0])
 
 
 def form_of(spec: TensorSpec, find: Callable[[str], TensorInfo | None]) -> str:
@@ -39,37 +49,64 @@ def form_of(spec: TensorSpec, find: Callable[[str], TensorInfo | None]) -> str:
     if len(spec.shape) != 2:
         return BF16
     module = module_of(spec.name)
-    stored = find(spec.name)
-    if find(f"{module}.weight_packed") or (not stored and find(f"{module}.weight_scale")):
+    stored, scale = find(spec.name), find(f"{module}.weight_scale")
+    if find(f"{module}.weight_packed") or (not stored and scale):
         return NVFP4
-    by_dtype: Mapping[str, str] = {"U8": MODELOPT_NVFP4, "F8_E4M3": FP8}
-    return by_dtype.get(stored.dtype, BF16) if stored else BF16
+    if stored and stored.dtype == "F8_E4M3":
+        return _fp8_form(spec.shape, scale)
+    return MODELOPT_NVFP4 if stored and stored.dtype == "U8" else BF16
+
+
+def _fp8_form(shape: Shape, scale: TensorInfo | None) -> str:
+    forms = (form for form in FP8_FORMS if scale and scale.shape in _fp8_scale_shapes(shape, form))
+    return next(forms, FP8)
+
+
+def tile_of(shape: Shape, form: str) -> tuple[int, int]:
+    """Rows and columns of a matrix that share one scale of an FP8 form."""
+    return {FP8: (1, shape[1]), FP8_BLOCK: (BLOCK_SIZE, BLOCK_SIZE)}.get(form, (shape[0], shape[1]))
+
+
+def _fp8_scale_shapes(shape: Shape, form: str) -> tuple[Shape, ...]:
+    """compressed-tensors' shape, then ModelOpt's."""
+    rows, columns = shape
+    if form == FP8:
+        return (rows, 1), (rows,)
+    if form == FP8_BLOCK:
+        down, across = -(-rows // BLOCK_SIZE), -(-columns // BLOCK_SIZE)
+        return (down, across), (down, 1, across, 1)
+    return (1,), ()
 
 
 def parts_of(spec: TensorSpec, form: str) -> list[Part]:
-    """The tensors that must stand for ``spec`` in a form."""
+    """The tensors that must stand for ``spec`` in a form, the weight's own first."""
     if form == BF16:
-        return [Part(spec.name, spec.dtype, spec.shape)]
+        return [Part(spec.name, (spec.dtype,), (spec.shape,))]
     module = module_of(spec.name)
     rows, columns = spec.shape
-    if form == FP8:
+    if form in FP8_FORMS:
+        shapes = _fp8_scale_shapes(spec.shape, form)
         return [
-            Part(f"{module}.weight", "F8_E4M3", spec.shape),
-            Part(f"{module}.weight_scale", "F32", None),
+            Part(f"{module}.weight", ("F8_E4M3",), (spec.shape,)),
+            Part(f"{module}.weight_scale", ("F32", "BF16"), shapes),
         ]
-    scales = Part(f"{module}.weight_scale", "F8_E4M3", (rows, columns // GROUP_SIZE))
-    if form == NVFP4:
-        return [
-            Part(f"{module}.weight_packed", "U8", (rows, columns // 2)),
-            scales,
-            Part(f"{module}.weight_global_scale", "F32", (1,)),
-        ]
-    assert form == MODELOPT_NVFP4, form
+    assert form in NVFP4_FORMS, form
+    codes, tensor_scale = {
+        NVFP4: ("weight_packed", "weight_global_scale"),
+        MODELOPT_NVFP4: ("weight", "weight_scale_2"),
+    }[form]
+    # A scalar in ModelOpt's files, one element in compressed-tensors'.
+    scalar: tuple[Shape, ...] = ((1,), ()) if form == NVFP4 else ((), (1,))
     return [
-        Part(f"{module}.weight", "U8", (rows, columns // 2)),
-        scales,
-        Part(f"{module}.weight_scale_2", "F32", None),
+        Part(f"{module}.{codes}", ("U8",), ((rows, columns // 2),)),
+        Part(f"{module}.weight_scale", ("F8_E4M3",), ((rows, columns // GROUP_SIZE),)),
+        Part(f"{module}.{tensor_scale}", ("F32",), scalar),
     ]
+
+
+def stored_specs(spec: TensorSpec, form: str) -> tuple[TensorSpec, ...]:
+    """What ``quantize`` writes for ``spec`` in a form."""
+    return tuple(part.spec for part in parts_of(spec, form))
 
 
 def optional_parts(spec: TensorSpec, form: str) -> list[Part]:
@@ -77,8 +114,8 @@ def optional_parts(spec: TensorSpec, form: str) -> list[Part]:
     module = module_of(spec.name)
     parts = []
     if form != BF16:
-        parts += [Part(f"{module}.{suffix}", "F32", None) for suffix in INPUT_SCALES]
+        parts += [Part(f"{module}.{suffix}", ("F32",), ()) for suffix in INPUT_SCALES]
     attention, _, last = module.rpartition(".")
     if last in ("q_proj", "k_proj", "v_proj"):
-        parts.append(Part(f"{attention}.{last[0]}_scale", "F32", None))
+        parts.append(Part(f"{attention}.{last[0]}_scale", ("F32",), ()))
     return parts

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hy3.checkpoint.forms import FP8_FORMS, NVFP4, tile_of
+from hy3.kernels.fp8_decode import fp8_errors
+from hy3.kernels.fp8_encode import encode_fp8
 from hy3.kernels.scale_search_device import CPU, Device, quantize_bits_on
 from hy3.nvfp4.scales import tensor_scale
-from hy3.quantize.recipe import NVFP4
 from hy3.quantize.stats import WeightStats
 
 
@@ -32,9 +34,22 @@ def encode(
         largest: the joint largest magnitude of all weights that share the tensor scale
         scales: the scale rule
         device: where scales are searched; the bytes do not depend on it
+
+    The scale rule and the joint magnitude are those of NVFP4; FP8 has one plain rule.
     """
+    if form in FP8_FORMS:
+        return _encode_fp8(form, bits)
     assert form == NVFP4, form
     return _encode_nvfp4(bits, tensor_scale(largest), scales, device)
+
+
+def _encode_fp8(form: str, bits: NDArray[np.uint16]) -> Encoded:
+    tile = tile_of(bits.shape, form)
+    codes, tile_scales = encode_fp8(bits, tile)
+    error, energy = (
+        float(sums.sum(dtype=np.float64)) for sums in fp8_errors(bits, codes, tile_scales, tile)
+    )
+    return Encoded((codes, tile_scales), WeightStats(error, error, energy))
 
 
 def _encode_nvfp4(bits: NDArray[np.uint16], t: float, scales: str, device: Device) -> Encoded:
