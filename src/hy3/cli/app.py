@@ -14,7 +14,19 @@ import typer
 from typer.core import TyperGroup
 
 from hy3 import __version__
-from hy3.cli import bench, chat, demo, dequantize, env, inspect, plan, quantize, serve, verify
+from hy3.cli import (
+    bench,
+    chat,
+    demo,
+    dequantize,
+    env,
+    inspect,
+    plan,
+    quantize,
+    repair,
+    serve,
+    verify,
+)
 from hy3.cli.output import print_error
 from hy3.errors import EnvironmentFault, Hy3Error, InputError, Interrupted
 
@@ -47,6 +59,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "quantize": quantize.command,
     "verify": verify.command,
     "dequantize": dequantize.command,
+    "repair": repair.command,
     "plan": plan.command,
     "serve": serve.command,
     "chat": chat.command,

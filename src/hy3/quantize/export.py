@@ -62,14 +62,14 @@ def _side_files(source: Path) -> Iterator[tuple[str, bytes]]:
         if not path.is_file() or _matches(path.name, _MADE_HERE):
             continue
         if path.name == "tokenizer_config.json":
-            yield path.name, _with_token_suffix(source, path)
+            yield path.name, with_token_suffix(source, path)
         elif path.name == "generation_config.json":
-            yield path.name, _without_unusable_top_k(path)
+            yield path.name, without_unusable_top_k(path)
         elif _matches(path.name, _COPIED):
             yield path.name, _read(path)
 
 
-def _with_token_suffix(source: Path, path: Path) -> bytes:
+def with_token_suffix(source: Path, path: Path) -> bytes:
     """vLLM's parsers look for the markers' suffix under this key and nowhere else."""
     suffix = find_marker_suffix(source)
     config = read_json_object(path)
@@ -78,7 +78,7 @@ def _with_token_suffix(source: Path, path: Path) -> bytes:
     return _encode(config | {"token_suffix": suffix})
 
 
-def _without_unusable_top_k(path: Path) -> bytes:
+def without_unusable_top_k(path: Path) -> bytes:
     """SGLang refuses requests whose top_k is neither -1 nor positive, a default of 0 included."""
     config = read_json_object(path)
     top_k = config.get("top_k", -1)
