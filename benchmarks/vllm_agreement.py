@@ -1,6 +1,6 @@
 """Whether the real vLLM reads our checkpoints as we do: hy3-tiny in every recipe and layout.
 
-    python benchmarks/vllm_agreement.py [--at-once N] [--only NAME ...]
+    python benchmarks/vllm_agreement.py [--at-once N] [--seconds N] [--only NAME ...]
 
 Every checkpoint is made here and compared with its BF16 twin (``hy3 dequantize``), each in an
 engine of its own with drafts on: log-probabilities of held-out text, greedy text, acceptance. What
@@ -44,7 +44,8 @@ DRAFTS = 2
 AT_ONCE = 8
 NEW_TOKENS = 48
 LONGEST_START = 200
-ENGINE_SECONDS = 200  # one engine, from its start to its answers
+ENGINE_SECONDS = 240  # one engine, from its start to its answers
+LEAST_SECONDS = 30  # what an engine needs at the least
 MAKING_SECONDS = 200
 
 
@@ -128,6 +129,7 @@ class Engines:
 
     python: str  # of an environment with vLLM
     at_once: int
+    deadline: float  # on the monotonic clock; engines that would start late are not run
 
     def ask_all(
         self, runs: list[Run], documents: list[list[int]], logs: Path
@@ -140,6 +142,9 @@ class Engines:
 
     def ask(self, run: Run, documents: list[list[int]], logs: Path) -> Answers:
         """One engine's answers; its log stays beside them."""
+        left = self.deadline - time.monotonic()
+        if left < LEAST_SECONDS:
+            return Answers({"not_run": "there was no time left"}, "")
         stem = logs / f"{run.folder.name}-{run.kv_dtype}"
         job, out, log = (stem.with_suffix(suffix) for suffix in (".job", ".json", ".log"))
         job.write_text(json.dumps(make_job(run, documents)))
@@ -147,7 +152,7 @@ class Engines:
         with log.open("w") as stream:
             try:
                 code = subprocess.run(
-                    command, stdout=stream, stderr=stream, timeout=ENGINE_SECONDS
+                    command, stdout=stream, stderr=stream, timeout=min(left, ENGINE_SECONDS)
                 ).returncode
             except subprocess.TimeoutExpired:
                 code = None
@@ -159,7 +164,7 @@ class Engines:
 
 def died(code: int | None, log: str) -> dict[str, Any]:
     """The answers of an engine that left none."""
-    how = f"still running after {ENGINE_SECONDS} s" if code is None else f"exit {code}"
+    how = "stopped: it took too long" if code is None else f"exit {code}"
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "")
     return {"refused": f"{how}: {last.strip()}"}
 
@@ -168,7 +173,7 @@ def runs_of(folders: list[Path], twins: list[Path]) -> list[Run]:
     """Twins first: they answer for both shapes and take longest."""
     shapes: dict[Path, tuple[str, ...]] = dict.fromkeys(twins, ("together", "single"))
     shapes |= {folder: ("together",) for folder in folders}
-    return [Run(folder, kv, wanted) for folder, wanted in shapes.items() for kv in KV_DTYPES]
+    return [Run(folder, kv, wanted) for kv in KV_DTYPES for folder, wanted in shapes.items()]
 
 
 def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
@@ -214,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vllm", default=sys.executable, help="Python that has vLLM")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="engines side by side")
+    parser.add_argument("--seconds", type=int, default=1800, help="for everything together")
     parser.add_argument("--only", nargs="+", default=list(quantize_options()), metavar="NAME")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--work", type=Path, default=None, help="keep checkpoints and logs here")
@@ -222,7 +228,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         work = arguments.work or Path(scratch)
         work.mkdir(parents=True, exist_ok=True)
-        results = measure(arguments.only, Engines(arguments.vllm, arguments.at_once), work)
+        engines = Engines(arguments.vllm, arguments.at_once, begin + arguments.seconds)
+        results = measure(arguments.only, engines, work)
     results["seconds"] = round(time.monotonic() - begin)
     facts = results.pop("engine")
     hardware, versions = {"gpu": facts.get("gpu")}, facts.get("versions")

@@ -25,9 +25,12 @@ class Answers:
     log: str
 
     @property
-    def refused(self) -> str | None:
-        """vLLM's message where it did not take the model."""
-        return self.result.get("refused")
+    def failure(self) -> dict[str, str] | None:
+        """Why there are no answers: vLLM refused the model, or had no turn."""
+        for kind in ("refused", "not_run"):
+            if kind in self.result:
+                return {"outcome": kind, "message": self.result[kind]}
+        return None
 
     def logprobs(self, shape: str) -> list[float]:
         """All prompt tokens' log-probabilities, prompt after prompt."""
@@ -40,11 +43,11 @@ class Answers:
 
 
 def judge(answers: Answers, twin: Answers) -> dict[str, Any]:
-    """``agrees``, ``differs`` or ``refused``, with the numbers that say so."""
-    if twin.refused:
-        return {"outcome": "no twin", "message": twin.refused}
-    if answers.refused:
-        return {"outcome": "refused", "message": answers.refused, "kernels": answers.kernels()}
+    """``agrees``, ``differs``, ``refused`` or ``not_run``, with what says so."""
+    if answers.failure:
+        return answers.failure | {"kernels": answers.kernels()}
+    if twin.failure:
+        return {"outcome": "no_twin", "message": twin.failure["message"]}
     own = mean_difference(twin.logprobs("together"), twin.logprobs("single"))
     difference = mean_difference(answers.logprobs("together"), twin.logprobs("together"))
     texts = compare_texts(answers.result["greedy"], twin.result["greedy"])
@@ -68,7 +71,7 @@ def judge(answers: Answers, twin: Answers) -> dict[str, Any]:
 
 def quantization_itself(source: Answers, twin: Answers) -> dict[str, Any] | None:
     """How far the twin is from the checkpoint it was made from: what the format costs."""
-    if source.refused or twin.refused:
+    if source.failure or twin.failure:
         return None
     difference = mean_difference(source.logprobs("together"), twin.logprobs("together"))
     return {"mean_abs_difference": in_json(difference["mean"])}

@@ -70,6 +70,8 @@ def test_text_may_part_at_a_near_tie_only(tokens, outcome):
 def test_a_refusal_keeps_its_message():
     verdict = judge(Answers({"refused": "ValueError: no kernel"}, LOG), answers())
     assert (verdict["outcome"], verdict["message"]) == ("refused", "ValueError: no kernel")
+    assert judge(Answers({"not_run": "late"}, ""), answers())["outcome"] == "not_run"
+    assert judge(answers(), Answers({"refused": "no"}, ""))["outcome"] == "no_twin"
 
 
 def test_gap_is_between_the_two_likeliest():

@@ -22,7 +22,7 @@ from hy3.nvfp4.codec import GROUP_SIZE
 from hy3.nvfp4.scales import LOWEST_START, MAX_CODE, MAX_SHIFT, MIN_CODE, RULES, ZERO_GROUP_CODE
 
 # Measured by benchmarks/scale_search_gpu.py.
-GROUPS_PER_PROGRAM = 64
+GROUPS_PER_PROGRAM = 32
 WARPS = 1
 SHIFTS_BLOCK = 4096
 SHIFTS_BLOCKS = 16
