@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"model", "kernels", "nvfp4", "checkpoint"},
     "chat": {"checkpoint"},
     "server": {"chat", "checkpoint", "engine.request", "engine.stats"},
-    "deploy": {"engine", "model", "checkpoint", "chat", "hardware", "server"},
+    "deploy": {"engine", "model", "checkpoint", "chat", "hardware", "server", "plan"},
     "bench": {"report"},
     "evaluate": {"model", "checkpoint", "chat", "bench", "report"},
     "report": set(),

@@ -36,12 +36,14 @@ def command(
     utilization: float | None = typer.Option(
         None, min=0.05, max=1.0, help="Share of memory to use.", show_default="from what is free"
     ),
-    free_gib: float | None = typer.Option(
-        None, min=0.1, help="Free memory of a device.", show_default="the device's at boot"
-    ),
+    free_gib: float | None = typer.Option(None, min=0.1, help="Free memory of a device."),
     sequence_tokens: int = typer.Option(
         1024, min=1, help="Tokens in each sequence's cache, for the speed."
     ),
+    export: str | None = typer.Option(None, help="Write launch files: compose or systemd."),
+    export_to: Path = typer.Option(Path("hy3-launch"), help="Folder for them, made if missing."),
+    model_path: str | None = typer.Option(None, help="The checkpoint's path on the nodes."),
+    nodes: str | None = typer.Option(None, help="Addresses on the fabric, the leader's first."),
     explain: bool = typer.Option(False, "--explain", help="Show reasons, sources and every term."),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
@@ -52,6 +54,7 @@ def command(
 
     _check("--engine", engine, ENGINES)
     _check("--kv-dtype", kv_dtype, tuple(KV_DTYPE_BYTES))
+    _check("--export", export, ("compose", "systemd"))
     output = Output(json_output, quiet)
     shape = _read_shape(model)
     machine, measured = _hardware(hardware)
@@ -69,7 +72,10 @@ def command(
     )
     plan = make_plan(shape, machine, request)
     _print(output, plan, explain)
-    output.result("plan", describe(plan))
+    written = _export(plan, export, export_to, model_path or str(model), nodes)
+    for name in written:
+        output.text(f"written: {name}")
+    output.result("plan", describe(plan) | {"exported": written})
 
 
 def describe(plan: LaunchPlan) -> dict[str, Any]:
@@ -112,6 +118,32 @@ def describe(plan: LaunchPlan) -> dict[str, Any]:
         "kernels": [vars(kernel) for kernel in plan.kernels],
         "alternatives": [vars(each) for each in plan.alternatives],
     }
+
+
+def _export(
+    plan: LaunchPlan, kind: str | None, folder: Path, model: str, nodes: str | None
+) -> list[str]:
+    """Write the launch files, if any are asked for; a plan that cannot run is not written."""
+    if kind is None:
+        return []
+    from hy3.deploy.engine_command import Launch
+    from hy3.deploy.export import export_compose, export_systemd
+
+    if not plan.fits:
+        raise InputError(
+            "a launch that does not fit is not written",
+            hint="change --context, --tp or the hardware until the plan fits",
+            where="--export",
+        )
+    addresses = tuple(nodes.split(",")) if nodes else ()
+    model = str(Path(model).expanduser().absolute())
+    launch = Launch(model, host="127.0.0.1", port=8000, nodes=addresses)
+    make = export_compose if kind == "compose" else export_systemd
+    files = make(plan.settings, plan.hardware, plan.memory.utilization, launch)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [str(folder / name) for name in files]
 
 
 def _read_shape(model: str) -> ModelShape:

@@ -71,3 +71,12 @@ def test_probe() -> None:
     ):
         with pytest.raises(EnvironmentFault, match=message):
             probe_hardware(lambda answer=answer: answer)
+
+
+def test_export_writes_files_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    arguments = [TINY, "--hardware", "gb10", "--export", "compose", "--export-to", str(tmp_path)]
+    found = run(*arguments, "--model-path", "/models/tiny", "--json")
+    assert json.loads(found.stdout)["exported"] == [str(tmp_path / "compose.node0.yaml")]
+    assert "/models/tiny:/models/tiny:ro" in (tmp_path / "compose.node0.yaml").read_text()
+    refused = run(*arguments, "--context", "2000000000")
+    assert "does not fit is not written" in str(refused.exception)
