@@ -5,7 +5,6 @@ Verb modules import only typer and light modules at their top, so ``hy3 --help``
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +27,7 @@ from hy3.cli import (
     verify,
 )
 from hy3.cli.output import print_error
+from hy3.cli.stdout import StdoutLostError, guarded_stdout
 from hy3.errors import EnvironmentFault, Hy3Error, InputError, Interrupted
 
 
@@ -99,29 +99,35 @@ _ENGINE_PACKAGES = frozenset(
 def main() -> None:
     """Run the command line; never lets a traceback of an expected error through."""
     arguments = sys.argv[1:] or ["--help"]
-    as_json = "--json" in arguments
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of files may be bytes that are no text; a result must not fail over showing one.
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        sys.exit(app(arguments, prog_name="hy3", standalone_mode=False))
-    except Hy3Error as error:
-        print_error(error, as_json)
-        sys.exit(error.exit_code)
-    except typer.TyperException as error:
-        fault = _usage_fault(error)
-        print_error(fault, as_json)
-        sys.exit(fault.exit_code)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
+        with guarded_stdout():
+            code = _run(arguments, "--json" in arguments)
+    except StdoutLostError as lost:
+        if lost.fault is not None:
+            print_error(lost.fault, as_json=False)
+        code = lost.exit_code
+    sys.exit(code)
+
+
+def _run(arguments: list[str], as_json: bool) -> int:
+    """The exit code of one command; its errors are printed."""
+    error: Hy3Error
+    try:
+        return app(arguments, prog_name="hy3", standalone_mode=False) or 0
+    except Hy3Error as known:
+        error = known
+    except typer.TyperException as usage:
+        error = _usage_fault(usage)
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
         if package not in _ENGINE_PACKAGES:
             raise
-        missing = EnvironmentFault(
+        error = EnvironmentFault(
             f"the Python package {package} is not installed",
             hint="install the engine extra: pip install 'hy3[engine]'",
         )
-        print_error(missing, as_json)
-        sys.exit(missing.exit_code)
+    print_error(error, as_json)
+    return error.exit_code
 
 
 def _usage_fault(error: typer.TyperException) -> InputError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hy3.cli.progress import byte_progress
@@ -68,7 +68,8 @@ class Output:
 
 def print_error(error: Hy3Error, as_json: bool) -> None:
     """Two lines on stderr; under ``--json`` also the error object on stdout."""
+    # If stderr cannot be written either there is nobody to tell: the exit code says it alone.
+    with suppress(OSError):
+        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps(error.as_json()), flush=True)
-    print(f"error: {error}", file=sys.stderr)
-    print(f"hint: {error.hint}", file=sys.stderr, flush=True)
