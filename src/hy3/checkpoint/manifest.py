@@ -34,18 +34,28 @@ class Parameters:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a source was published."""
+
+    repository: str  # org/name on a hub
+    revision: str  # the commit
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Parameters, and every file of the source and of the output by its name."""
 
     parameters: Parameters
     source: dict[str, FileHash]
     outputs: dict[str, FileHash]  # all files of the output but the manifest itself
+    origin: Origin | None = None  # None for a folder: nothing in it can be trusted to say
 
     def encode(self) -> bytes:
         """The file's bytes: sorted, so that equal manifests are equal files."""
         value = {
             "schema": SCHEMA,
             "parameters": dict(vars(self.parameters)),
+            **({"origin": vars(self.origin)} if self.origin else {}),
             "source": _encode_files(self.source),
             "outputs": _encode_files(self.outputs),
         }
@@ -70,6 +80,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         Parameters(**fields),
         _decode_files(path, "source", value.get("source")),
         _decode_files(path, "outputs", value.get("outputs")),
+        _decode_origin(path, value.get("origin")),
     )
 
 
@@ -92,6 +103,15 @@ def _decode_files(path: Path, key: str, value: Any) -> dict[str, FileHash]:
             raise _fault(path, f"{key} of {shown(name)} must hold exactly sha256 and bytes")
         files[name] = FileHash(item["sha256"], item["bytes"])
     return files
+
+
+def _decode_origin(path: Path, value: Any) -> Origin | None:
+    if value is None:
+        return None
+    known = isinstance(value, dict) and set(value) == set(Origin.__dataclass_fields__)
+    if not known or not all(isinstance(item, str) for item in value.values()):
+        raise _fault(path, "origin must hold exactly repository and revision")
+    return Origin(**value)
 
 
 def _is_size(value: Any) -> bool:

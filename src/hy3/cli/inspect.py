@@ -16,27 +16,27 @@ _SHOWN_NAMES = 10
 
 
 def command(
-    model: str = typer.Argument(..., help="Folder of the checkpoint."),
+    model: str = typer.Argument(..., help="Folder of the checkpoint, or hf://org/name."),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Show tensor classes, sizes, scheme, MTP layer, and missing or unexpected tensors."""
     from hy3.chat.markers import read_marker_suffix
     from hy3.checkpoint.census import take_census
-    from hy3.checkpoint.index import open_checkpoint
     from hy3.checkpoint.model_config import load_config
-    from hy3.cli.model_folder import model_folder
+    from hy3.cli.model_folder import open_model
 
     output = Output(json_output, quiet)
-    folder = model_folder(model)
-    config = load_config(folder)
-    checkpoint = open_checkpoint(folder)
+    opened = open_model(model, output)
+    config = load_config(opened.folder)
+    checkpoint = opened.checkpoint()
     census = take_census(checkpoint, config)
-    markers = read_marker_suffix(folder)
+    markers = read_marker_suffix(opened.folder)
     for warning in markers.warnings:
         output.warning(warning)
     result = {
-        "model": folder.resolve().name,
+        "model": opened.name,
+        "revision": opened.origin.revision if opened.origin else None,
         "scheme": census.scheme,
         "layers": config.num_layers,
         "mtp": _mtp(census),

@@ -56,7 +56,7 @@ def command(
     _check("--kv-dtype", kv_dtype, tuple(KV_DTYPE_BYTES))
     _check("--export", export, ("compose", "systemd"))
     output = Output(json_output, quiet)
-    shape = _read_shape(model)
+    shape = _read_shape(model, output)
     machine, measured = _hardware(hardware)
     request = Request(
         context=context,
@@ -146,11 +146,13 @@ def _export(
     return [str(folder / name) for name in files]
 
 
-def _read_shape(model: str) -> ModelShape:
-    from hy3.cli.model_folder import model_folder
-    from hy3.plan.model_shape import read_shape
+def _read_shape(model: str, output: Output) -> ModelShape:
+    from hy3.checkpoint.model_config import load_config
+    from hy3.cli.model_folder import open_model
+    from hy3.plan.model_shape import shape_of
 
-    return read_shape(Path(model_folder(model)))
+    opened = open_model(model, output)
+    return shape_of(opened.name, opened.checkpoint(), load_config(opened.folder))
 
 
 def _hardware(text: str) -> tuple[Any, int | None]:

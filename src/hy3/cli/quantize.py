@@ -20,7 +20,9 @@ _MTP = ("same", "bf16")
 
 
 def command(
-    source: str = typer.Argument(..., metavar="SRC", help="Folder of the BF16 checkpoint."),
+    source: str = typer.Argument(
+        ..., metavar="SRC", help="Folder of the BF16 checkpoint, or hf://org/name."
+    ),
     out: Path = typer.Argument(..., help="Folder to write; new, empty or of an interrupted run."),
     recipe: str = typer.Option("experts-nvfp4", help="Which tensors become what."),
     scales: str = typer.Option("exact", help="Scale rule: max, four-over-six or exact."),
@@ -29,6 +31,11 @@ def command(
         None, min=1, help="Threads, each with a shard of its own.", show_default="cores"
     ),
     device: str = typer.Option("auto", help="Where scales are searched: auto, cpu or cuda."),
+    discard_source: bool = typer.Option(
+        False,
+        "--discard-source",
+        help="Of a model on a hub: keep no shard once all in it is durable in OUT.",
+    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Print plan, time and room needed; keep nothing."
     ),
@@ -38,14 +45,17 @@ def command(
     """Quantize the routed experts to NVFP4, streaming; run it again to resume."""
     _check_choice("--scales", scales, _RULES)
     _check_choice("--mtp", mtp, _MTP)
-    from hy3.cli.model_folder import expand_home, model_folder
+    from hy3.cli.model_folder import expand_home
+    from hy3.cli.quantize_source import open_source_model, shards_of, source_of
     from hy3.hardware.cores import usable_cores
     from hy3.kernels.scale_search_device import choose_device
-    from hy3.quantize.plan import make_plan
+    from hy3.quantize.plan import plan_source
     from hy3.quantize.recipe import load_recipe
 
     output, out = Output(json_output, quiet), expand_home(out)
-    plan = make_plan(model_folder(source), load_recipe(recipe), scales, mtp)
+    chosen_recipe = load_recipe(recipe)
+    model = open_source_model(source, output, discard_source)
+    plan = plan_source(source_of(model), chosen_recipe, scales, mtp)
     chosen = choose_device(device)
     output.text(f"scales are searched on {chosen.name} ({chosen.reason})")
     common = {"out": out.resolve().name, "dry_run": dry_run, "device": vars(chosen)}
@@ -57,7 +67,8 @@ def command(
         return
     from hy3.quantize.pipeline import quantize
 
-    outcome = quantize(plan, out, threads, output.progress, device=chosen)
+    with shards_of(model, out, discard_source) as shards:
+        outcome = quantize(plan, out, threads, output.progress, shards, chosen)
     if outcome.stats is None:
         output.text(f"{out} was complete already, from the same source")
     else:
@@ -77,13 +88,19 @@ def _describe(plan: Plan, stats: StatsByKey) -> dict[str, Any]:
     from hy3.quantize.summary import class_rows
 
     return {
-        "source": plan.checkpoint.folder.resolve().name,
+        "source": _source_name(plan),
         "parameters": vars(plan.parameters),
         "source_bytes": plan.source_bytes,
         "output_bytes": plan.output_bytes,
         "shards": len(plan.shards),
         "classes": [row.as_json() for row in class_rows(plan, stats)],
     }
+
+
+def _source_name(plan: Plan) -> str:
+    if plan.origin:
+        return plan.origin.repository
+    return plan.checkpoint.folder.resolve().name
 
 
 def _print_table(output: Output, plan: Plan, stats: StatsByKey) -> None:

@@ -37,11 +37,6 @@ class RemoteCheckpoint:
         """Where config, index and tokenizer are."""
         return self.checkpoint.folder
 
-    @property
-    def shard_bytes(self) -> int:
-        """Size of all shards as files."""
-        return sum(header.file_bytes for header in self.checkpoint.headers.values())
-
 
 def open_remote_checkpoint(
     name: HubName,
@@ -49,18 +44,22 @@ def open_remote_checkpoint(
     api: HfApi | None = None,
     cache: Path | None = None,
 ) -> RemoteCheckpoint:
+    """Resolve the name, then ``read_remote_checkpoint``; errors of ``open_repository`` too."""
+    return read_remote_checkpoint(open_repository(name, api, cache), small_files)
+
+
+def read_remote_checkpoint(
+    repository: Repository, small_files: Sequence[str] = PLANNING_FILES
+) -> RemoteCheckpoint:
     """Fetch small files and headers, no data of any shard.
 
     Args:
         small_files: patterns of their names; config and index always come
-        api: endpoint and token; those of the environment by default
-        cache: the library's cache folder; that of the environment by default
 
     Raises:
-        InputError: no such model, no access, or index and headers do not fit together.
+        InputError: index and headers do not fit together, or a file is not the announced one.
         EnvironmentFault: the hub cannot be reached.
     """
-    repository = open_repository(name, api, cache)
     folder = fetch_small_files(repository, small_files)
     index = find_index(folder, set(repository.shards))
     headers = read_remote_headers(repository, folder)

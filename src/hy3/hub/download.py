@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -13,7 +14,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import http_get, repo_folder_name
 
 from hy3.hub.content import ArrivingFile, Cancelled, WrongContent, has_content, wrong_content
-from hy3.hub.faults import ATTEMPTS, FIRST_PAUSE_S, hub_errors, is_passing
+from hy3.hub.faults import ATTEMPTS, FIRST_PAUSE_S, hub_errors, is_passing, retried
 from hy3.hub.repository import HubFile, Repository
 
 _LOCK_POLL_S = 0.5
@@ -59,16 +60,10 @@ def fetch_into_cache(repository: Repository, file: HubFile, cancelled: threading
         with _locked(repository.cache / ".locks" / folder / f"{file.digest}.lock", cancelled):
             if not (blob.exists() and has_content(blob, file, cancelled)):
                 blob.parent.mkdir(parents=True, exist_ok=True)
-                partial = blob.with_name(f"{file.digest}.hy3.incomplete")
-                fetch_file(repository, file, partial, cancelled)
-                partial.rename(blob)
-        linked = repository.api.hf_hub_download(
-            repository.name.repository,
-            file.name,
-            revision=repository.commit,
-            cache_dir=repository.cache,
-        )
-    return Path(linked)
+                arriving = blob.with_name(f"{file.digest}.hy3.incomplete")
+                fetch_file(repository, file, arriving, cancelled)
+                arriving.rename(blob)
+        return retried(partial(repository.into_cache, file.name))
 
 
 def _complete(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import httpx
+from huggingface_hub import is_offline_mode
 from huggingface_hub.errors import (
     EntryNotFoundError,
     FileMetadataError,
@@ -16,7 +17,6 @@ from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -67,16 +67,16 @@ def hub_errors(where: str) -> Iterator[None]:
         httpx.HTTPError,
         EntryNotFoundError,
         HFValidationError,
-        OSError,  # HfHubHTTPError, FileMetadataError and OfflineModeIsEnabled are some, too
+        OSError,  # the library's own are some, too
     ) as error:
         raise _translate(error, where) from error
 
 
 def _translate(error: Exception, where: str) -> Hy3Error:
-    if isinstance(error, OfflineModeIsEnabled):
-        return EnvironmentFault(OFFLINE_MESSAGE, hint=OFFLINE_HINT, where=where)
     if isinstance(error, HFValidationError):
         return InputError("is no possible name of a model", hint="write hf://org/name", where=where)
+    if is_offline_mode():
+        return EnvironmentFault(OFFLINE_MESSAGE, hint=OFFLINE_HINT, where=where)
     if isinstance(error, HfHubHTTPError):
         return _of_status(error, where)
     if isinstance(error, httpx.HTTPError | LocalEntryNotFoundError):

@@ -44,9 +44,16 @@ def read_remote_headers(repository: Repository, folder: Path) -> dict[str, Heade
 
 
 def read_remote_header(repository: Repository, shard: str, folder: Path) -> Header:
-    """One header, in one request or, if it is very long, in two."""
+    """One header, in one request or, if it is very long, in two; again once if it is unsound."""
     if repository.cached(shard):
         return read_header(folder / shard)
+    try:
+        return _read_once(repository, shard, folder)
+    except InputError:  # it may have been damaged on its way
+        return _read_once(repository, shard, folder)
+
+
+def _read_once(repository: Repository, shard: str, folder: Path) -> Header:
     size, where = repository.files[shard].size_bytes, repository.where(shard)
     with hub_errors(where):
         head = _fetch(repository, shard, 0, min(FIRST_REQUEST_BYTES, size))

@@ -7,6 +7,7 @@ versions.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ class Repository:
         """The safetensors files, sorted."""
         return sorted(name for name in self.files if name.endswith(".safetensors"))
 
+    @property
+    def shard_bytes(self) -> int:
+        """Size of all shards as files."""
+        return sum(self.files[name].size_bytes for name in self.shards)
+
     def where(self, file: str) -> str:
         """How errors call one file of it."""
         return f"hf://{self.name.repository}@{self.commit[:12]}/{file}"
@@ -65,6 +71,20 @@ class Repository:
         """What every request carries: the token, and no compression, so that offsets hold."""
         headers = build_hf_headers(token=self.api.token, library_name="hy3")
         return headers | {"Accept-Encoding": "identity"}
+
+    def into_cache(self, file: str, revision: str = "", force: bool = False) -> Path:
+        """Let the library fetch one file, or link what its cache has already.
+
+        ``revision`` is this commit unless another one is named.
+        """
+        path = self.api.hf_hub_download(
+            self.name.repository,
+            file,
+            revision=revision or self.commit,
+            cache_dir=self.cache,
+            force_download=force,
+        )
+        return Path(path)
 
     def cached(self, file: str) -> Path | None:
         """Where the library's cache holds this commit's file, if it does."""
@@ -101,6 +121,12 @@ def open_repository(
         if "/" not in sibling.rfilename and sibling.size is not None and digest:
             files[sibling.rfilename] = HubFile(sibling.rfilename, sibling.size, digest)
     return Repository(name, info.sha, files, api, cache)
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where ``folder`` is or will be."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    return shutil.disk_usage(existing).free
 
 
 def _quieten_library() -> None:

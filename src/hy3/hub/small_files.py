@@ -5,7 +5,10 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+
+from huggingface_hub import constants
 
 from hy3.checkpoint.index import INDEX_NAME
 from hy3.checkpoint.model_config import CONFIG_NAME
@@ -14,7 +17,6 @@ from hy3.hub.content import has_content, wrong_content
 from hy3.hub.faults import hub_errors, retried
 from hy3.hub.repository import HubFile, Repository
 
-MAX_SMALL_BYTES = 100_000_000
 _PARALLEL = 8
 
 
@@ -31,34 +33,30 @@ def fetch_small_files(repository: Repository, patterns: Sequence[str]) -> Path:
             hint="name a repository whose top folder is a checkpoint",
             where=str(repository.name),
         )
+    patterns = (CONFIG_NAME, INDEX_NAME, *patterns)
     wanted = [
         file
         for file in repository.files.values()
-        if file.name in (CONFIG_NAME, INDEX_NAME) or _is_small(file, patterns)
+        if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in patterns)
     ]
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        paths = list(pool.map(lambda file: _fetch(repository, file), wanted))
+        paths = list(pool.map(partial(_fetch, repository), wanted))
+    _remember_revision(repository)
     return paths[0].parent
 
 
-def _is_small(file: HubFile, patterns: Sequence[str]) -> bool:
-    matches = any(fnmatch.fnmatchcase(file.name, pattern) for pattern in patterns)
-    return matches and file.size_bytes <= MAX_SMALL_BYTES
+def _remember_revision(repository: Repository) -> None:
+    """Let the library note which commit the branch or tag was, to be found when offline."""
+    revision = repository.name.revision or constants.DEFAULT_REVISION
+    with hub_errors(repository.where(CONFIG_NAME)):
+        retried(partial(repository.into_cache, CONFIG_NAME, revision))
 
 
 def _fetch(repository: Repository, file: HubFile) -> Path:
     """One file, fetched again once if its content is not the announced one."""
     for force in (False, True):
         with hub_errors(repository.where(file.name)):
-            path = retried(
-                lambda force=force: repository.api.hf_hub_download(  # type: ignore[misc]
-                    repository.name.repository,
-                    file.name,
-                    revision=repository.commit,
-                    cache_dir=repository.cache,
-                    force_download=force,
-                )
-            )
-        if has_content(Path(path), file):
-            return Path(path)
+            path = retried(partial(repository.into_cache, file.name, force=force))
+        if has_content(path, file):
+            return path
     raise wrong_content(repository, file)

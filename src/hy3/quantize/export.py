@@ -19,7 +19,7 @@ from hy3.checkpoint.json_file import read_json_object
 from hy3.checkpoint.model_config import CONFIG_NAME
 from hy3.errors import InputError
 
-_COPIED = ("*.json", "*.jinja", "*.tiktoken", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*")
+COPIED = ("*.json", "*.jinja", "*.tiktoken", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*")
 _MADE_HERE = (CONFIG_NAME, "*.safetensors.index.json", "README.md", "hy3_*", ".*")
 
 
@@ -65,7 +65,7 @@ def _side_files(source: Path) -> Iterator[tuple[str, bytes]]:
             yield path.name, with_token_suffix(source, path)
         elif path.name == "generation_config.json":
             yield path.name, without_unusable_top_k(path)
-        elif _matches(path.name, _COPIED):
+        elif _matches(path.name, COPIED):
             yield path.name, _read(path)
 
 

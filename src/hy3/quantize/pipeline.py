@@ -98,7 +98,6 @@ def _stream(
     """Make the missing shards and record each as it becomes durable; one failure stops all."""
     pending = _pending(plan, resumed)
     total = sum(step.source.nbytes for name in pending for step in plan.shards[name])
-    source.expect(pending)
     with (
         progress("quantize", total) as advance,
         TensorReader(plan.checkpoint, source.acquire) as reader,
@@ -107,6 +106,7 @@ def _stream(
             advance(0, each)
         held = HeldShards(source, reader)
         streamer = ShardStreamer(plan, held, folder.path, advance, resumed, device)
+        source.expect(pending, streamer.stop)
         limit = worker_limit(plan, workers)
         with closing(finished_shards(streamer.run, pending, limit, streamer.stop)) as finished:
             for name, shard in finished:
@@ -133,7 +133,7 @@ def _finish(plan: Plan, folder: OutputFolder, source: ShardSource, resumed_shard
     for name, data in files.items():
         write_file_durably(folder.path / name, data)
         outputs[name] = hash_bytes(data)
-    folder.complete(Manifest(plan.parameters, inputs, outputs))
+    folder.complete(Manifest(plan.parameters, inputs, outputs, plan.origin))
     return Outcome(resumed_shards, stats)
 
 

@@ -11,9 +11,9 @@ from hy3 import __version__
 from hy3.checkpoint.census import Census, take_census
 from hy3.checkpoint.file_hash import FileHash, hash_bytes
 from hy3.checkpoint.header import TensorInfo, TensorSpec
-from hy3.checkpoint.index import INDEX_NAME, Checkpoint, open_checkpoint
+from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.json_file import read_json_object
-from hy3.checkpoint.manifest import Parameters
+from hy3.checkpoint.manifest import Origin, Parameters
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config
 from hy3.checkpoint.names import (
     GROUP_SIZE,
@@ -25,7 +25,8 @@ from hy3.checkpoint.names import (
 )
 from hy3.errors import InputError
 from hy3.quantize.recipe import COPY, NVFP4, Recipe
-from hy3.quantize.resume import FileStamp, stamp_of
+from hy3.quantize.resume import FileStamp
+from hy3.quantize.source import Source, local_source, small_names
 from hy3.quantize.stats import layer_key
 
 # Keeps the bytes of a packed weight a multiple of 4, so that what follows stays aligned.
@@ -68,14 +69,6 @@ class PlanLine:
     tensors: int
     source_bytes: int
     output_bytes: int
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a source was published."""
-
-    repository: str  # org/name on a hub
-    revision: str  # the commit
 
 
 @dataclass(frozen=True)
@@ -127,21 +120,21 @@ class Plan:
         return sorted(lines, key=lambda line: (-line.source_bytes, line.label))
 
 
-def make_plan(
-    folder: Path, recipe: Recipe, scales: str, mtp: str, origin: Origin | None = None
-) -> Plan:
-    """Check that ``folder`` holds a whole BF16 checkpoint and plan its shards.
+def make_plan(folder: Path, recipe: Recipe, scales: str, mtp: str) -> Plan:
+    """``plan_source`` for a folder."""
+    return plan_source(local_source(folder), recipe, scales, mtp)
+
+
+def plan_source(source: Source, recipe: Recipe, scales: str, mtp: str) -> Plan:
+    """Check that ``source`` is a whole BF16 checkpoint and plan its shards.
 
     Args:
         scales: the scale rule
         mtp: "same" treats the MTP layer's experts as the others, "bf16" copies them
     """
+    checkpoint, folder = source.checkpoint, source.checkpoint.folder
     raw_config = read_json_object(folder / CONFIG_NAME)
     config = parse_config(raw_config, where=str(folder / CONFIG_NAME))
-    small = [CONFIG_NAME, *([INDEX_NAME] if (folder / INDEX_NAME).exists() else [])]
-    stamps = {path.name: stamp_of(path) for path in sorted(folder.glob("*.safetensors"))}
-    stamps |= {name: stamp_of(folder / name) for name in small}
-    checkpoint = open_checkpoint(folder)
     _check_whole(folder, take_census(checkpoint, config))
     mtp = mtp if config.num_mtp_layers else "same"
     return Plan(
@@ -156,9 +149,11 @@ def make_plan(
             )
             for name, header in checkpoint.headers.items()
         },
-        stamps=stamps,
-        small_hashes={name: hash_bytes((folder / name).read_bytes()) for name in small},
-        origin=origin,
+        stamps=source.stamps,
+        small_hashes={
+            name: hash_bytes((folder / name).read_bytes()) for name in small_names(folder)
+        },
+        origin=source.origin,
     )
 
 

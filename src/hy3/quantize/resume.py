@@ -26,10 +26,11 @@ _HINT = "quantize again into an empty folder"
 
 @dataclass(frozen=True)
 class FileStamp:
-    """How a file looked; nanoseconds since the epoch."""
+    """How a file looked: by its time, or, on a hub, where no time counts, by its hash there."""
 
     size_bytes: int
-    mtime_ns: int
+    mtime_ns: int  # since the epoch; 0 on a hub
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def _hash(item: dict[str, Any]) -> FileHash:
 
 
 def _stamp(item: dict[str, Any]) -> FileStamp:
-    return FileStamp(_count(item["size_bytes"]), _count(item["mtime_ns"]))
+    size, mtime = _count(item["size_bytes"]), _count(item["mtime_ns"])
+    return FileStamp(size, mtime, _text(item["digest"]))
 
 
 def _stats_key(key: str) -> str:

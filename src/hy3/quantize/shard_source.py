@@ -21,10 +21,11 @@ from hy3.quantize.resume import FileStamp, stamp_of
 class ShardSource(Protocol):
     """Shards by their file names; every method may be called from any thread."""
 
-    def expect(self, shards: Sequence[str]) -> None:
+    def expect(self, shards: Sequence[str], stop: threading.Event) -> None:
         """Called once before the rest: the shards that will be wanted, in this order.
 
         A shard may be wanted earlier than that, for a weight that shares its scale with another.
+        Once ``stop`` is set, ``acquire`` raises where it would wait: the run has failed.
         """
 
     def acquire(self, shard: str) -> Path:
@@ -50,7 +51,7 @@ class LocalShards:
         """``stamps`` say how each file of the source looked when it was planned with."""
         self.folder, self.stamps = folder, stamps
 
-    def expect(self, shards: Sequence[str]) -> None:
+    def expect(self, shards: Sequence[str], stop: threading.Event) -> None:
         """All are there."""
 
     def acquire(self, shard: str) -> Path:

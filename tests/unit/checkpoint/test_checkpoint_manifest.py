@@ -10,6 +10,7 @@ from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.manifest import (
     MANIFEST_NAME,
     Manifest,
+    Origin,
     Parameters,
     read_manifest,
 )
@@ -22,6 +23,12 @@ A, B = FileHash("a" * 64, 5), FileHash("0" * 64, 0)
 def test_round_trip(tmp_path):
     manifest = Manifest(PARAMETERS, {"config.json": A}, {"x.safetensors": B, "config.json": A})
     assert read_manifest(tmp_path) is None
+    (tmp_path / MANIFEST_NAME).write_bytes(manifest.encode())
+    assert read_manifest(tmp_path) == manifest
+
+
+def test_origin_is_kept_where_there_is_one(tmp_path):
+    manifest = Manifest(PARAMETERS, {"a": A}, {"b": B}, Origin("org/name", "1" * 40))
     (tmp_path / MANIFEST_NAME).write_bytes(manifest.encode())
     assert read_manifest(tmp_path) == manifest
 
@@ -48,6 +55,8 @@ def test_holds_nothing_of_the_machine():
         ({"outputs": {"../x": {"sha256": "a" * 64, "bytes": 1}}}, "not a plain file name"),
         ({"outputs": {"x": {"sha256": "A" * 64, "bytes": 1}}}, "exactly sha256 and bytes"),
         ({"outputs": {"x": {"sha256": "a" * 64, "bytes": True}}}, "exactly sha256 and bytes"),
+        ({"origin": "org/name"}, "exactly repository and revision"),
+        ({"origin": {"repository": "org/name", "revision": 1}}, "exactly repository and revision"),
         ({"outputs": {"x": 3}}, "exactly sha256 and bytes"),
     ],
 )

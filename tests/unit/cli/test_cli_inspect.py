@@ -60,10 +60,11 @@ def test_gaps_are_listed_shortly(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["tencent/Hy3", "hf://tencent/Hy3"])
-def test_hub_names(model):
-    run = RUNNER.invoke(app, ["inspect", model])
+def test_a_verb_that_needs_a_folder_says_so(model):
+    run = RUNNER.invoke(app, ["verify", model])
     assert isinstance(run.exception, InputError) and run.exception.exit_code == 2
-    assert "models on a hub are not supported yet" in run.exception.message
+    assert "needs the model in a folder" in run.exception.message
+    assert "hf download tencent/Hy3" in run.exception.hint
 
 
 def test_not_a_checkpoint(tmp_path):

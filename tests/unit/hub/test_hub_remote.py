@@ -70,7 +70,9 @@ def test_headers_equal_those_of_the_folder_and_no_shard_is_fetched(tmp_path: Pat
     small = {each.file for each in hub.content_requests(".json")}
     assert "config.json" in small and "special_tokens_map.json" not in small
     assert remote.repository.commit == hub.commit
-    assert remote.shard_bytes == sum(path.stat().st_size for path in TINY.glob("*.safetensors"))
+    assert remote.repository.shard_bytes == sum(
+        path.stat().st_size for path in TINY.glob("*.safetensors")
+    )
 
 
 def test_a_long_header_takes_a_second_request(tmp_path: Path) -> None:
@@ -120,6 +122,13 @@ def test_resets_and_server_errors_pass(tmp_path: Path) -> None:
         remote = open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path)
     assert remote.checkpoint.tensors == open_checkpoint(TINY).tensors
     assert sum(each.file == FIRST for each in hub.content_requests()) == 4
+
+
+def test_a_header_damaged_on_its_way_is_fetched_again(tmp_path: Path) -> None:
+    with serve_hub(TINY) as hub:
+        hub.faults[FIRST] = [Fault(1, flip_at=9)]
+        remote = open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path)
+    assert remote.checkpoint.tensors == open_checkpoint(TINY).tensors
 
 
 def test_errors_that_stay(tmp_path: Path) -> None:

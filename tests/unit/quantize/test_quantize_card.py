@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hy3.checkpoint.manifest import read_manifest
+from hy3.checkpoint.manifest import Origin, read_manifest
 from hy3.quantize.card import write_card
 from hy3.quantize.pictures import ERROR_PICTURE, SCALE_PICTURE, draw_pictures
-from hy3.quantize.plan import Origin
 from hy3.quantize.stats import WeightStats
 from hy3.quantize.summary import class_rows, summary_table
 from support.quantizing import plan_of, run

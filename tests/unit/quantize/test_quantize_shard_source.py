@@ -33,7 +33,7 @@ class FetchedShards(LocalShards):
         self.released: list[str] = []
         self.fail_at = ""
 
-    def expect(self, shards: Sequence[str]) -> None:
+    def expect(self, shards: Sequence[str], stop: threading.Event) -> None:
         self.expected = list(shards)
 
     def acquire(self, shard: str) -> Path:
