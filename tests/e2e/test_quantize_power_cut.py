@@ -6,22 +6,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hy3.errors import InputError
-from hy3.quantize.journal import JOURNAL_SUFFIX
-from hy3.quantize.output_folder import LOCK_NAME
-from hy3.quantize.resume import RESUME_NAME
-from hy3.quantize.verify import verify
 from support.killing import Place, kill_at
-from support.os_calls import Call, watching
-from support.power_cut import CHANCES, cuts, rebuild
+from support.os_calls import Call
+from support.power_cut import CHANCES, check_cuts, record
 from support.quantizing import drawn_once, run, run_in_child, tree
 from support.scripted import make_random
-
-UNFINISHED = (".tmp", JOURNAL_SUFFIX, LOCK_NAME, RESUME_NAME)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,61 +38,6 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return tree(out)
 
 
-def everything(call: Call) -> bool:
-    return True
-
-
-def record(source: Path, out: Path, wanted: Callable[[Call], bool] = everything) -> list[Call]:
-    """The calls of a run with two workers that leaves out what is not ``wanted``."""
-    calls: list[Call] = []
-
-    def watch(call: Call, do: Callable[[], Any]) -> Any:
-        if not wanted(call):
-            return None
-        calls.append(call)
-        return do()
-
-    with watching(out, watch):
-        run(source, out, workers=2)
-    return calls
-
-
-def verifies(folder: Path) -> bool:
-    try:
-        return verify(folder).ok
-    except InputError:
-        return False
-
-
-def check_cuts(
-    source: Path,
-    expected: dict[str, str],
-    calls: list[Call],
-    work: Path,
-    step: int,
-    start: Path | None = None,
-) -> int:
-    """Rebuild, look, verify, rerun and compare for every ``step``-th prefix of the calls.
-
-    Returns how many folders there were.
-    """
-    checked = 0
-    for what, files in cuts(calls, start, step, seed=step):
-        rebuild(work, files)
-        for name, digest in tree(work).items():
-            if not name.endswith(UNFINISHED):
-                assert digest == expected.get(name), f"{name} looks finished {what}"
-        if "hy3_manifest.json" in files:
-            assert expected.keys() <= files.keys(), f"looks complete {what}"
-        elif "config.json" in files and verifies(work):
-            assert expected.keys() - files.keys() == {"hy3_manifest.json"}, f"verifies {what}"
-        run(source, work, workers=1)
-        assert tree(work) == expected, what
-        shutil.rmtree(work)
-        checked += 1
-    return checked
-
-
 def test_a_cut_at_some_points(source: Path, expected: dict[str, str], tmp_path: Path) -> None:
     calls = record(source, tmp_path / "out")
     step = len(calls) * len(CHANCES) // 60
@@ -120,7 +58,7 @@ def test_a_cut_of_a_resumed_run(source: Path, expected: dict[str, str], tmp_path
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_cut_after_every_call(tmp_path: Path) -> None:
-    source = make_random(tmp_path / "source", seed=7, shards=4, num_experts=6)
+    source = make_random(tmp_path / "source", seed=7, shards=4, num_experts=8)
     calls = record(source, tmp_path / "out")
     checked = check_cuts(source, tree(tmp_path / "out"), calls, tmp_path / "cut", 1)
     assert checked >= 500 * len(CHANCES)

@@ -8,12 +8,21 @@ may or may not be, each by itself. That is more than any one file system does.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from support.os_calls import Call
+from hy3.errors import InputError
+from hy3.quantize.journal import JOURNAL_SUFFIX
+from hy3.quantize.output_folder import LOCK_NAME
+from hy3.quantize.resume import RESUME_NAME
+from hy3.quantize.verify import verify
+from support.os_calls import Call, watching
+from support.quantizing import run, tree
 
+UNFINISHED = (".tmp", JOURNAL_SUFFIX, LOCK_NAME, RESUME_NAME)  # how their names end
 _PAGE_BYTES = 4096
 # What becomes of things that were not flushed: each is kept with this chance.
 CHANCES = (0.0, 1.0, 0.5)
@@ -117,3 +126,58 @@ def rebuild(folder: Path, files: dict[str, bytes]) -> None:
     folder.mkdir()
     for name, content in files.items():
         (folder / name).write_bytes(content)
+
+
+def everything(call: Call) -> bool:
+    return True
+
+
+def record(source: Path, out: Path, wanted: Callable[[Call], bool] = everything) -> list[Call]:
+    """The calls of a run with two workers that leaves out what is not ``wanted``."""
+    calls: list[Call] = []
+
+    def watch(call: Call, do: Callable[[], Any]) -> Any:
+        if not wanted(call):
+            return None
+        calls.append(call)
+        return do()
+
+    with watching(out, watch):
+        run(source, out, workers=2)
+    return calls
+
+
+def verifies(folder: Path) -> bool:
+    try:
+        return verify(folder).ok
+    except InputError:
+        return False
+
+
+def check_cuts(
+    source: Path,
+    expected: dict[str, str],
+    calls: list[Call],
+    work: Path,
+    step: int,
+    start: Path | None = None,
+) -> int:
+    """Rebuild, look, verify, rerun and compare for every ``step``-th prefix of the calls.
+
+    Returns how many folders there were.
+    """
+    checked = 0
+    for what, files in cuts(calls, start, step, seed=step):
+        rebuild(work, files)
+        for name, digest in tree(work).items():
+            if not name.endswith(UNFINISHED):
+                assert digest == expected.get(name), f"{name} looks finished {what}"
+        if "hy3_manifest.json" in files:
+            assert expected.keys() <= files.keys(), f"looks complete {what}"
+        elif "config.json" in files and verifies(work):
+            assert expected.keys() - files.keys() == {"hy3_manifest.json"}, f"verifies {what}"
+        run(source, work, workers=1)
+        assert tree(work) == expected, what
+        shutil.rmtree(work)
+        checked += 1
+    return checked

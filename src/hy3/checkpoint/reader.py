@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hy3.checkpoint.index import Checkpoint
+from hy3.checkpoint.page_cache import ReadAhead, drop_pages
 from hy3.errors import InputError
 
 # numpy has no BF16 or FP8: those come back as the unsigned integers of the same width.
@@ -60,6 +61,21 @@ class TensorReader:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def read_ahead(self, shard: str) -> ReadAhead:
+        """To be told of the offsets in the file that a single pass through a shard comes to."""
+        return ReadAhead(self._descriptor(shard), self.checkpoint.headers[shard].file_bytes)
+
+    def drop_pages(self, name: str) -> None:
+        """Let go of a tensor's pages in the page cache: it will not be wanted soon."""
+        start = self.offset(name)
+        end = start + self.checkpoint.info(name).nbytes
+        drop_pages(self._descriptor(self.checkpoint.tensors[name]), start, end)
+
+    def offset(self, name: str) -> int:
+        """Where a tensor begins in its file."""
+        header = self.checkpoint.headers[self.checkpoint.tensors[name]]
+        return header.data_start + header.tensors[name].start
+
     def head(self, shard: str) -> bytes:
         """All bytes of a shard before its data section."""
         buffer = bytearray(self.checkpoint.headers[shard].data_start)
@@ -93,9 +109,7 @@ class TensorReader:
         return self.read(name).view(_NUMPY_DTYPES[info.dtype]).reshape(info.shape)
 
     def _fill_tensor(self, name: str, start: int, view: memoryview) -> None:
-        shard = self.checkpoint.tensors[name]
-        header = self.checkpoint.headers[shard]
-        self._fill(shard, name, header.data_start + header.tensors[name].start + start, view)
+        self._fill(self.checkpoint.tensors[name], name, self.offset(name) + start, view)
 
     def _fill(self, shard: str, name: str, offset: int, view: memoryview) -> None:
         """Bytes of a shard from an offset in the file; ``name`` is for errors."""

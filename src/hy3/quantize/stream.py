@@ -17,6 +17,7 @@ import numpy as np
 
 from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.header import TensorInfo
+from hy3.checkpoint.page_cache import ReadAhead
 from hy3.checkpoint.writer import ShardWriter
 from hy3.errors import InputError
 from hy3.kernels.scale_search import largest_magnitude
@@ -37,9 +38,11 @@ CHUNK_BYTES = 4 * 2**20
 class _Work:
     """A shard under way."""
 
+    shard: str
     writer: ShardWriter
     journal: Journal
     digest: Any  # the running SHA-256 of the source's shard
+    pages: ReadAhead  # of the source's shard
 
 
 class ShardStreamer:
@@ -77,7 +80,8 @@ class ShardStreamer:
             Journal(journal_path(path)) as journal,
             ShardWriter(path, specs, metadata, resumable=True) as writer,
         ):
-            work = _Work(writer, journal, hashlib.sha256(self.reader.head(shard)))
+            digest = hashlib.sha256(self.reader.head(shard))
+            work = _Work(shard, writer, journal, digest, self.reader.read_ahead(shard))
             for step in steps:
                 finished = self._recover(step, work) or self._make(step, work)
                 if finished.stats is not None:
@@ -100,7 +104,7 @@ class ShardStreamer:
             return None
         finished, name = work.journal.found[0], step.source.name
         digest = work.digest.copy()
-        for chunk in self._chunks(name):
+        for chunk in self._passing(step.source, work):
             digest.update(chunk)
         same_source = digest.hexdigest() == finished.source_sha256
         if not same_source or not work.writer.recover(step.output_bytes, finished.output_sha256):
@@ -135,7 +139,7 @@ class ShardStreamer:
         }
 
     def _copy(self, info: TensorInfo, work: _Work) -> None:
-        for chunk in self._chunks(info.name):
+        for chunk in self._passing(info, work):
             self._check_finite(info, chunk)
             work.digest.update(chunk)
             work.writer.write_chunk(chunk)
@@ -145,27 +149,39 @@ class ShardStreamer:
         if self.stop.is_set():
             raise Stopped
         name = step.source.name
+        work.pages.at(self.reader.offset(name))
         bits = self.reader.array(name)
         work.digest.update(bits)
         self._largest[name] = self._finite(name, largest_magnitude(bits))
-        largest = max(map(self._largest_of, (name, *step.sharing)))
+        largest = max(self._largest_of(each, work) for each in (name, *step.sharing))
         encoded = encode(step.form, bits, largest, self.plan.parameters.scales, self.device)
         for spec, data in zip(step.outputs, encoded.tensors, strict=True):
             work.writer.write(spec.name, data)
         self.advance(step.source.nbytes, encoded.stats)
         return encoded.stats
 
-    def _largest_of(self, name: str) -> float:
+    def _largest_of(self, name: str, work: _Work) -> float:
         if name in self._largest:
             return self._largest[name]
-        with self.shards.hold(self.plan.checkpoint.tensors[name]):
+        shard = self.plan.checkpoint.tensors[name]
+        with self.shards.hold(shard):
             # Whoever had it done before it was held has left its largest magnitude.
             if name in self._largest:
                 return self._largest[name]
             chunks = (np.frombuffer(chunk, np.uint16) for chunk in self._chunks(name))
             largest = np.max([largest_magnitude(chunk) for chunk in chunks], initial=0.0)
             self._largest[name] = self._finite(name, float(largest))
+            if shard != work.shard:
+                self.reader.drop_pages(name)
         return self._largest[name]
+
+    def _passing(self, info: TensorInfo, work: _Work) -> Iterator[memoryview]:
+        """A tensor of the shard under way, in pieces."""
+        offset = self.reader.offset(info.name)
+        for chunk in self._chunks(info.name):
+            work.pages.at(offset)
+            offset += chunk.nbytes
+            yield chunk
 
     def _chunks(self, name: str) -> Iterator[memoryview]:
         for chunk in self.reader.chunks(name, CHUNK_BYTES):
