@@ -124,17 +124,21 @@ class Phases:
     """Names the phase of each call of one run, in their order."""
 
     def __init__(self) -> None:
-        self._last = "plan"
+        self._begun = False  # with the shards
+        self._last: dict[int, str] = {}  # thread -> phase of its last call
 
     def of(self, call: Call) -> str:
-        """One of PHASES; a flush of the folder belongs to the call before it."""
-        name = call.name.removesuffix(".tmp")
+        """One of PHASES; what concerns the folder belongs to the same thread's call before it."""
+        name, thread = call.name.removesuffix(".tmp"), threading.get_ident()
+        phase = self._last.get(thread, "plan")
         if name in _SMALL:
-            self._last = _SMALL[name]
+            phase = _SMALL[name]
         elif name.endswith((".safetensors", ".journal")):
-            self._last = call.kind if call.kind in ("fsync", "rename") else "tensor"
+            phase = call.kind if call.kind in ("fsync", "rename") else "tensor"
+            self._begun = True
         elif name == "hy3_resume.json":
-            self._last = "plan" if self._last == "plan" else "record"
+            phase = "record" if self._begun else "plan"
         elif name and name != ".hy3_lock":
-            self._last = "other"
-        return self._last
+            phase = "other"
+        self._last[thread] = phase
+        return phase
