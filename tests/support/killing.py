@@ -27,7 +27,7 @@ class Place:
 
     phase: str
     number: int
-    moment: str  # of MOMENTS, or "reads source"; only a write can be half done
+    moment: str  # of MOMENTS, or "reads source"; before the call if it is no write to be halved
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def kill_at(out: Path, place: Place) -> Callable[[], None]:
             return do()
         if place.moment == "after":
             do()
-        elif place.moment == "half":
+        elif place.moment == "half" and call.kind == "write":
             half_write(out, call)
         die()
 
