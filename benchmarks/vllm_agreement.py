@@ -29,16 +29,24 @@ from vllm_verdict import Answers, judge, quantization_itself
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models" / "hy3-tiny"
-LAYOUTS = ("compressed-tensors", "modelopt")
-RECIPES: dict[str, tuple[str, ...]] = {
+MODELOPT = ("--format", "modelopt")
+# Name of a checkpoint -> options of ``hy3 quantize``: every recipe in every layout that can say it.
+CHECKPOINTS: dict[str, tuple[str, ...]] = {
     "experts-nvfp4": (),
+    "experts-nvfp4, ModelOpt": MODELOPT,
     "experts-nvfp4, MTP BF16": ("--mtp", "bf16"),
+    "experts-nvfp4, MTP BF16, ModelOpt": ("--mtp", "bf16", *MODELOPT),
     "experts-nvfp4-attn-fp8": ("--recipe", "experts-nvfp4-attn-fp8"),
+    "experts-nvfp4-attn-fp8, activations FP8": (
+        *("--recipe", "experts-nvfp4-attn-fp8"),
+        *("--fp8-activations", "dynamic"),
+    ),
     "all-nvfp4": ("--recipe", "all-nvfp4"),
+    "all-nvfp4, ModelOpt": ("--recipe", "all-nvfp4", *MODELOPT),
+    "all-nvfp4, lm_head FP8": ("--recipe", "all-nvfp4", "--lm-head", "fp8"),
     "fp8": ("--recipe", "fp8"),
 }
-DYNAMIC = ("--fp8-activations", "dynamic")
-FAULTS_OF = "experts-nvfp4 compressed-tensors"
+FAULTS_OF = "experts-nvfp4"
 KV_DTYPES = ("bfloat16", "fp8")
 DRAFTS = 2
 AT_ONCE = 8
@@ -58,18 +66,6 @@ class Run:
     shapes: tuple[str, ...]
 
 
-def quantize_options() -> dict[str, tuple[str, ...]]:
-    """Name of a checkpoint -> options of ``hy3 quantize``."""
-    options = {
-        f"{name} {layout}": (*recipe, "--format", layout)
-        for name, recipe in RECIPES.items()
-        for layout in LAYOUTS
-    }
-    for name in ("experts-nvfp4-attn-fp8", "fp8"):
-        options[f"{name}, activations FP8"] = (*RECIPES[name], *DYNAMIC)
-    return options
-
-
 def hy3(*arguments: str) -> None:
     """One command of this source tree."""
     program = "from hy3.cli.app import main; main()"
@@ -87,7 +83,7 @@ def make_checkpoints(names: list[str], work: Path) -> dict[str, tuple[Path, Path
     def make(name: str) -> tuple[Path, Path]:
         number = names.index(name)
         folder, twin = work / f"q{number}", work / f"t{number}"
-        hy3("quantize", str(MODEL), str(folder), *quantize_options()[name])
+        hy3("quantize", str(MODEL), str(folder), *CHECKPOINTS[name])
         hy3("dequantize", str(folder), str(twin))
         return folder, twin
 
@@ -220,7 +216,7 @@ def main() -> None:
     parser.add_argument("--vllm", default=sys.executable, help="Python that has vLLM")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="engines side by side")
     parser.add_argument("--seconds", type=int, default=1800, help="for everything together")
-    parser.add_argument("--only", nargs="+", default=list(quantize_options()), metavar="NAME")
+    parser.add_argument("--only", nargs="+", default=list(CHECKPOINTS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--work", type=Path, default=None, help="keep checkpoints and logs here")
     arguments = parser.parse_args()
