@@ -10,12 +10,15 @@ from pathlib import Path
 
 import httpx
 from filelock import FileLock, Timeout
+from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import http_get, repo_folder_name
 
+from hy3.errors import InputError
 from hy3.hub.content import ArrivingFile, Cancelled, WrongContent, has_content, wrong_content
 from hy3.hub.faults import ATTEMPTS, FIRST_PAUSE_S, hub_errors, is_passing, retried
 from hy3.hub.repository import HubFile, Repository
+from hy3.units import format_bytes
 
 _LOCK_POLL_S = 0.5
 
@@ -29,9 +32,15 @@ def fetch_file(
 
     Raises:
         Cancelled: once ``cancelled`` is set; what has arrived stays for the next run.
-        InputError: the content is wrong again, or the hub no longer has it.
+        InputError: the content is wrong again, the hub no longer has it, or it is too large.
         EnvironmentFault: network or disk.
     """
+    if file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
+        raise InputError(
+            f"has {format_bytes(file.size_bytes)}: a hub sends no file of that size over HTTP",
+            hint=f"fetch it with `hf download {repository.name.repository}`, then run this again",
+            where=repository.where(file.name),
+        )
     for _ in range(2):
         with hub_errors(repository.where(file.name)):
             with ArrivingFile(path, file, cancelled) as arriving:

@@ -252,6 +252,18 @@ def test_a_disk_without_room(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monke
         source.expect(SHARDS, threading.Event())
 
 
+def test_a_file_too_large_for_http_is_named(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "MAX_HTTP_DOWNLOAD_SIZE", SIZE - 1)
+    with (
+        shards_of(hub, repository_of(hub, tmp_path), None) as source,
+        pytest.raises(InputError, match="no file of that size") as caught,
+    ):
+        source.acquire(SHARDS[0])
+    assert f"hf download {REPOSITORY}" in caught.value.hint and hub.sent == {}
+
+
 def test_a_hub_that_went_away(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "ATTEMPTS", 1)
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
