@@ -66,7 +66,7 @@ def test_gpu_bytes_equal_the_oracle(name: str, rule: str) -> None:
 @pytest.mark.parametrize("kind", WEIGHT_KINDS)
 @pytest.mark.parametrize("name", NAMES + EDGES)
 def test_gpu_bytes_equal_the_oracle_under_column_weights(name: str, kind: str, rule: str) -> None:
-    weight = make_weight(name, 64 if INTERPRETED else GROUPS, seed=8)
+    weight = make_weight(name, 64 if INTERPRETED else 2048, seed=8)
     check(weight, rule, column_weights=make_column_weights(kind, weight.shape[1]))
 
 
