@@ -8,7 +8,7 @@ TORCH_FREE += $(addprefix src/hy3/engine/,request.py config.py stats.py kv_block
 TORCH_FREE += $(addprefix src/hy3/quantize/,recipe.py plan.py export.py repair.py card.py output_folder.py)
 TORCH_FREE += $(addprefix src/hy3/quantize/,progress.py threads.py verdict.py check_layout.py check_data.py resume.py stats.py shard_source.py journal.py)
 TORCH_FREE += $(addprefix src/hy3/quantize/,summary.py front_matter.py pictures.py)
-TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py engine_command.py export.py) src/hy3/evaluate/bootstrap.py
+TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py engine_command.py export.py remote.py serving.py copy.py) src/hy3/evaluate/bootstrap.py
 
 .PHONY: demo test test-long lint types clean
 

@@ -16,6 +16,7 @@ from hy3 import __version__
 from hy3.cli import (
     bench,
     chat,
+    copy,
     demo,
     dequantize,
     env,
@@ -60,6 +61,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "verify": verify.command,
     "dequantize": dequantize.command,
     "repair": repair.command,
+    "copy": copy.command,
     "plan": plan.command,
     "serve": serve.command,
     "chat": chat.command,

@@ -1,0 +1,47 @@
+"""``hy3 copy``: a finished checkpoint to other nodes, resumable, proved on arrival."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import typer
+
+from hy3.cli.output import Output
+from hy3.errors import InputError
+
+
+def command(
+    folder: str = typer.Argument(..., metavar="OUT", help="Folder of a finished checkpoint."),
+    nodes: str = typer.Option(..., help="Nodes as ssh knows them, by their fabric address: b,c."),
+    to: str | None = typer.Option(None, help="Folder there.", show_default="the same path"),
+    streams: int = typer.Option(4, min=1, max=16, help="Files sent at a time."),
+    ssh: str = typer.Option("ssh", help="The ssh program with its options."),
+    json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
+) -> None:
+    """Send a checkpoint over the fabric with rsync and check every hash where it arrives."""
+    from hy3.cli.model_folder import model_folder
+    from hy3.deploy.copy import copy, files_to_send
+    from hy3.deploy.remote import Remote
+    from hy3.units import format_bytes, format_seconds
+
+    output = Output(json_output, quiet)
+    source = Path(model_folder(folder)).resolve()
+    names = [name for name in nodes.split(",") if name]
+    if not names:
+        raise InputError("names no node", hint="as --nodes 192.168.100.11", where="--nodes")
+    total = sum(each.size_bytes for each in files_to_send(source).values())
+    results = []
+    for name in names:
+        node = Remote(name, tuple(shlex.split(ssh)))
+        with output.progress(f"copy to {name}", total) as advance:
+            done = copy(source, node, to or str(source), streams, advance)
+        rate = format_bytes(round(done.sent_bytes / max(done.seconds, 1e-3)))
+        output.text(
+            f"{name}: {done.files} files, {format_bytes(done.nbytes)}, "
+            f"{format_bytes(done.sent_bytes)} sent in {format_seconds(done.seconds)} "
+            f"({rate}/s); every hash is right there"
+        )
+        results.append(vars(done))
+    output.result("copy", {"nodes": results})

@@ -1,0 +1,174 @@
+"""``copy``: a checkpoint to another node with rsync, resumed after a cut, proved on arrival.
+
+Files go in several streams, the largest first, each stream one rsync: what has arrived stays, and
+a rerun sends the rest. Afterwards every hash of the manifest is taken on the node itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from hy3.checkpoint.file_hash import FileHash, hash_file
+from hy3.checkpoint.manifest import MANIFEST_NAME, read_manifest
+from hy3.deploy.remote import Remote
+from hy3.deploy.serving import serving_here, serving_on
+from hy3.errors import CheckFailed, EnvironmentFault, InputError
+
+_SECONDS_WITHOUT_DATA = 30
+_HASH_BYTES_S = 100e6  # a slow disk; only for how long to wait
+# rsync's running count of bytes: "  1,234,567  45%  12.34MB/s".
+_COUNT = re.compile(rb"^\s*([\d,]+)\s+\d+%")
+
+
+@dataclass(frozen=True)
+class CopyResult:
+    """What a copy did."""
+
+    node: str
+    files: int
+    nbytes: int  # of the checkpoint
+    seconds: float  # of the transfer
+    sent_bytes: int  # over the link, less where a rerun went on
+
+
+class _Counter:
+    """Adds up what the streams have done; any thread may report."""
+
+    def __init__(self, advance: Callable[[int], None]) -> None:
+        self._advance, self._lock = advance, threading.Lock()
+        self.total = 0
+
+    def add(self, count: int) -> None:
+        """``count`` more bytes."""
+        with self._lock:
+            self.total += count
+            self._advance(count)
+
+
+def copy(
+    folder: Path, node: Remote, target: str, streams: int, advance: Callable[[int], None]
+) -> CopyResult:
+    """Send ``folder`` to ``target`` on a node and check every hash there.
+
+    Raises:
+        InputError: the folder is no finished checkpoint of ours.
+        EnvironmentFault: a model is being served, rsync is missing, or the link broke.
+        CheckFailed: what arrived is not what was sent.
+    """
+    files = files_to_send(folder)
+    _refuse_while_serving(node)
+    if shutil.which("rsync") is None:
+        raise EnvironmentFault("rsync is not installed", "install it here and there", "PATH")
+    node.run("mkdir", "-p", "--", target)
+    start = time.monotonic()
+    counter = _Counter(advance)
+    with ThreadPoolExecutor(streams) as pool:
+        jobs = [
+            pool.submit(_stream, folder, names, node, target, counter)
+            for names in share_out(files, streams)
+        ]
+        for job in jobs:
+            job.result()
+    seconds = time.monotonic() - start
+    _prove(node, target, files)
+    nbytes = sum(each.size_bytes for each in files.values())
+    return CopyResult(node.node, len(files), nbytes, seconds, counter.total)
+
+
+def files_to_send(folder: Path) -> dict[str, FileHash]:
+    """Every file of the manifest with its hash, and the manifest itself."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise InputError(
+            f"holds no {MANIFEST_NAME}, so nothing could be proved on arrival",
+            hint="copy what hy3 quantize has finished",
+            where=str(folder),
+        )
+    for name, wanted in manifest.outputs.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != wanted.size_bytes:
+            raise CheckFailed(
+                "is missing or has another size than the manifest says",
+                hint="hy3 verify says what is wrong with the folder",
+                where=str(path),
+            )
+    return manifest.outputs | {MANIFEST_NAME: hash_file(folder / MANIFEST_NAME)}
+
+
+def share_out(files: dict[str, FileHash], streams: int) -> list[list[str]]:
+    """Names for each stream, evenly by bytes; the manifest ends the last, so it arrives late."""
+    shares: list[list[str]] = [[] for _ in range(streams)]
+    loads = [0] * streams
+    largest_first = sorted(files, key=lambda name: (-files[name].size_bytes, name))
+    for name in largest_first:
+        if name != MANIFEST_NAME:
+            least = loads.index(min(loads))
+            shares[least].append(name)
+            loads[least] += files[name].size_bytes
+    shares[loads.index(max(loads))].append(MANIFEST_NAME)
+    return [share for share in shares if share]
+
+
+def _refuse_while_serving(node: Remote) -> None:
+    for where, found in (("this machine", serving_here()), (node.node, serving_on(node))):
+        if found:
+            raise EnvironmentFault(
+                f"a model is being served there ({found[0][:80]})",
+                hint="stop it first: a copy fills the page cache that the model lives from",
+                where=where,
+            )
+
+
+def _stream(folder: Path, names: list[str], node: Remote, target: str, counter: _Counter) -> None:
+    command = ["rsync", "--times", "--partial", "--inplace", "--no-whole-file"]
+    command += ["--files-from=-", "--from0", "--info=progress2", "--no-inc-recursive"]
+    command += [f"--timeout={_SECONDS_WITHOUT_DATA}", "-e", shlex.join(node.shell)]
+    # The remote path goes over rsync's own protocol, so that no shell reads it.
+    command += ["--protect-args", "--", f"{folder}/", f"{node.node}:{target}/"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin and process.stdout and process.stderr
+    process.stdin.write(b"\0".join(name.encode() for name in names))
+    process.stdin.close()
+    done, line = 0, b""
+    while piece := os.read(process.stdout.fileno(), 4096):
+        *lines, line = re.split(rb"[\r\n]", line + piece)
+        for text in lines:
+            if found := _COUNT.match(text):
+                count = int(found[1].replace(b",", b""))
+                counter.add(count - done)
+                done = count
+    errors = process.stderr.read().decode(errors="replace").strip().splitlines()
+    if process.wait():
+        raise EnvironmentFault(
+            f"the copy broke off ({errors[0] if errors else f'rsync exit {process.returncode}'})",
+            hint="run it again to go on where it stopped",
+            where=f"{node.node}:{target}",
+        )
+
+
+def _prove(node: Remote, target: str, files: dict[str, FileHash]) -> None:
+    """Take every hash on the node; sha256sum names the files that differ."""
+    listed = "".join(f"{each.sha256}  {name}\n" for name, each in files.items())
+    script = f"cd -- {shlex.quote(target)} && sha256sum --check --quiet --strict - 2>&1 || true"
+    nbytes = sum(each.size_bytes for each in files.values())
+    seconds = 60 + nbytes / _HASH_BYTES_S
+    said = node.run("sh", "-c", script, send=listed.encode(), timeout_s=seconds)
+    wrong = [line for line in said.splitlines() if line.strip()]
+    if wrong:
+        raise CheckFailed(
+            f"what arrived is not what was sent ({wrong[0]})",
+            hint="run the copy again; if it persists, check the node's disk",
+            where=f"{node.node}:{target}",
+        )
