@@ -90,7 +90,7 @@ def _quantize_bits_numba(
     shifts = counts.sum(1)
     shifts[MAX_SHIFT] -= padding  # groups of zeros, each without a shift
     return Quantized(
-        packed=packed.view(np.uint8)[: groups * GROUP_SIZE // 2].reshape(rows, -1),
+        packed=packed.view(np.uint8)[: groups * GROUP_SIZE // 2].reshape(rows, columns // 2),
         scales=scales[:groups].reshape(grid),
         errors=errors[:groups].reshape(grid),
         max_errors=max_errors[:groups].reshape(grid),

@@ -37,7 +37,15 @@ from hy3.kernels.lanes import (
     subtract_product,
 )
 from hy3.nvfp4.codec import GROUP_SIZE
-from hy3.nvfp4.scales import LOWEST_START, MAX_CODE, MAX_SHIFT, MIN_CODE, RULES, ZERO_GROUP_CODE
+from hy3.nvfp4.scales import (
+    LOWEST_START,
+    MAX_CODE,
+    MAX_SHIFT,
+    MAX_WEIGHT,
+    MIN_CODE,
+    RULES,
+    ZERO_GROUP_CODE,
+)
 
 Floats, Words, Bytes = NDArray[np.float32], NDArray[np.uint16], NDArray[np.uint8]
 # The annotations below: a vector of 16 floats, ints or truth values, or a tuple of vectors.
@@ -234,7 +242,10 @@ def weight_table(column_weights: Floats) -> Floats:
     """fp32 [16 * (in / 16 + 16)]: the weights element by element, with groups past the row's end.
 
     A block begins at any group of a row; what follows the last group are the first ones again.
+    The weights must be finite, not negative and at most 2^100, so that no sum overflows.
     """
+    assert column_weights.dtype == np.float32
+    assert bool(((column_weights >= 0) & (column_weights <= MAX_WEIGHT)).all())
     by_element = column_weights.reshape(-1, GROUP_SIZE).T  # [16, in / 16]
     groups = np.arange(by_element.shape[1] + LANES) % by_element.shape[1]
     return np.ascontiguousarray(by_element[:, groups]).reshape(-1)

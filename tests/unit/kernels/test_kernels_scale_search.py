@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -143,6 +145,21 @@ def test_largest_magnitude() -> None:
     assert largest_magnitude(np.array([0x8000], np.uint16)) == 0.0
     assert largest_magnitude(np.array([0x3F80, 0xFF80], np.uint16)) == float("inf")
     assert np.isnan(largest_magnitude(np.array([0x7F81, 0x7F80], np.uint16)))
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), 2.0**101])
+@pytest.mark.parametrize("run", [quantize_bits.named("numba"), quantize_bits.oracle])
+def test_weights_out_of_range_are_refused(run: Callable[..., Quantized], bad: float) -> None:
+    column_weights = np.ones(1024, np.float32)
+    column_weights[1000] = bad
+    with pytest.raises(AssertionError):
+        run(bits_of("gauss", 64), 1.0, "exact", column_weights)
+
+
+def test_a_matrix_without_rows() -> None:
+    result = quantize_bits.named("numba")(np.zeros((0, 32), np.uint16), 1.0, "exact")
+    assert result.packed.shape == (0, 16) and result.scales.shape == (0, 2)
+    assert not result.shifts.any()
 
 
 def test_a_planted_difference_is_seen() -> None:
