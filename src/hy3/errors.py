@@ -61,6 +61,12 @@ class Interrupted(Hy3Error):
     exit_code = 130
 
 
+class Terminated(Interrupted):
+    """The process was asked to end by SIGTERM (exit 143, what a shell makes of the signal)."""
+
+    exit_code = 143
+
+
 class CheckFailed(Hy3Error):
     """A verification or evaluation ran and found a failure (exit 1)."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hy3.cli.output import Output
+from hy3.cli.termination import terminable
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _RULES = ("max", "four-over-six", "exact")
 _MTP = ("same", "bf16")
+_RESUMES = "what is finished is kept: run the same command again"
 
 
 def command(
@@ -67,7 +69,7 @@ def command(
         return
     from hy3.quantize.pipeline import quantize
 
-    with shards_of(model, out, discard_source) as shards:
+    with terminable(_RESUMES), shards_of(model, out, discard_source) as shards:
         outcome = quantize(plan, out, threads, output.progress, shards, chosen)
     if outcome.stats is None:
         output.text(f"{out} was complete already, from the same source")

@@ -24,6 +24,7 @@ from hy3.kernels.scale_search import largest_magnitude
 from hy3.kernels.scale_search_device import CPU, Device
 from hy3.quantize.encode import encode
 from hy3.quantize.journal import FinishedTensor, Journal, journal_path
+from hy3.quantize.nonfinite import all_finite, count_nonfinite
 from hy3.quantize.plan import Plan, Step
 from hy3.quantize.progress import Meter
 from hy3.quantize.resume import FinishedShard, stamp_of
@@ -140,7 +141,8 @@ class ShardStreamer:
 
     def _copy(self, info: TensorInfo, work: _Work) -> None:
         for chunk in self._passing(info, work):
-            self._check_finite(info, chunk)
+            if not all_finite(chunk, info.dtype):
+                raise self._nonfinite(info.name)
             work.digest.update(chunk)
             work.writer.write_chunk(chunk)
             self.advance(chunk.nbytes)
@@ -189,17 +191,16 @@ class ShardStreamer:
                 raise Stopped
             yield chunk
 
-    def _check_finite(self, info: TensorInfo, chunk: memoryview) -> None:
-        if info.dtype == "BF16":
-            self._finite(info.name, largest_magnitude(np.frombuffer(chunk, np.uint16)))
-        elif info.dtype == "F32" and not np.isfinite(np.frombuffer(chunk, np.float32)).all():
-            self._finite(info.name, float("nan"))
-
     def _finite(self, name: str, largest: float) -> float:
-        if np.isfinite(largest):
-            return largest
-        raise InputError(
-            "holds NaN or infinity",
+        if not np.isfinite(largest):
+            raise self._nonfinite(name)
+        return largest
+
+    def _nonfinite(self, name: str) -> InputError:
+        dtype = self.plan.checkpoint.info(name).dtype
+        found = count_nonfinite(self.reader.chunks(name, CHUNK_BYTES), dtype)
+        return InputError(
+            f"holds {found}",
             hint="the checkpoint is damaged: fetch the shard again",
             where=f"{self.plan.checkpoint.path(name)}: tensor {name!r}",
         )
