@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hardware": set(),
     "plan": {"checkpoint", "hardware"},
     "hub": {"checkpoint"},
+    "doctor": {"checkpoint", "chat", "hardware", "plan", "quantize.check_layout"},
     "demo": {"bench", "chat", "evaluate", "model"},
 }
 

@@ -1,0 +1,122 @@
+"""``hy3 doctor``: what is wrong with machines, checkpoint and engine, before anything is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from hy3.cli.output import Output
+from hy3.errors import EnvironmentFault, InputError
+
+if TYPE_CHECKING:
+    from hy3.doctor.host import Host
+    from hy3.doctor.survey import Answer
+
+_ORDER = ("PROBLEM", "INCONCLUSIVE", "NOT CHECKED", "CLEAN")
+
+
+def command(
+    nodes: str | None = typer.Option(
+        None, "--nodes", help="Machines as ssh knows them, as a,b.", show_default="this one"
+    ),
+    fix: str | None = typer.Option(
+        None, "--fix", help="Show this check's commands, then run them."
+    ),
+    yes: bool = typer.Option(False, "--yes", help="With --fix: run without asking."),
+    json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
+) -> None:
+    """Look for known problems: every check with its evidence and what to do. Reads only."""
+    from hy3.doctor.host import parse_nodes
+    from hy3.doctor.survey import examine_hosts, gather
+
+    output = Output(json_output, quiet)
+    hosts, answers = gather(parse_nodes(nodes) if nodes else ())
+    answers += examine_hosts(hosts)
+    if fix is not None:
+        answers = _fix(output, fix, yes, answers, hosts)
+    _print(output, answers)
+    bad = [each for each in answers if each.finding.verdict == "PROBLEM"]
+    output.result("doctor", {"ok": not bad, "checks": [each.as_json() for each in answers]})
+    if bad:
+        raise typer.Exit(1)
+
+
+def _print(output: Output, answers: Sequence[Answer]) -> None:
+    rows = [
+        (each.finding.verdict, each.check, each.where, each.finding.evidence)
+        for verdict in _ORDER
+        for each in answers
+        if each.finding.verdict == verdict
+    ]
+    output.table(("verdict", "check", "where", "what was seen"), rows)
+    for each in answers:
+        if each.finding.verdict != "PROBLEM" or each.finding.fix is None:
+            continue
+        output.text(f"\n{each.check} ({each.where}, {each.severity}): {each.title}")
+        output.text(f"  fix: {each.finding.fix.text}")
+        for line in each.finding.fix.shown():
+            output.text(f"    {line}")
+        if each.source:
+            output.text(f"  see {each.source}")
+    counts = [f"{sum(row[0] == verdict for row in rows)} {verdict}" for verdict in _ORDER]
+    output.text(", ".join(counts))
+
+
+def _fix(
+    output: Output, check: str, yes: bool, answers: list[Answer], hosts: Sequence[Host]
+) -> list[Answer]:
+    """Run the commands of one check where it found its problem; the answers afterwards."""
+    wanted = [each for each in answers if each.check == check]
+    if not wanted:
+        known = ", ".join(sorted({each.check for each in answers}))
+        raise InputError(f"{check!r} is no check", hint=f"checks are {known}", where="--fix")
+    todo = _commands(output, wanted, hosts)
+    if not todo or not (yes or _agreed(output)):
+        return wanted
+    for arguments in todo:
+        # What the commands print is not data.
+        done = subprocess.run(arguments, stdout=sys.stderr, check=False)
+        if done.returncode:
+            raise EnvironmentFault(
+                f"{arguments[0]} ended with {done.returncode}; what follows it was not run",
+                hint="run the shown commands by hand",
+                where=check,
+            )
+    from hy3.doctor.survey import examine_hosts, gather
+
+    after, lost = gather([host.node or "localhost" for host in hosts])
+    return [each for each in [*lost, *examine_hosts(after)] if each.check == check]
+
+
+def _commands(
+    output: Output, wanted: Sequence[Answer], hosts: Sequence[Host]
+) -> list[tuple[str, ...]]:
+    """Show what would be run, and where; those commands as arguments for this machine."""
+    from hy3.doctor.host import command_on
+
+    by_name = {host.name: host for host in hosts}
+    todo: list[tuple[str, ...]] = []
+    for each in wanted:
+        if each.finding.verdict != "PROBLEM" or each.finding.fix is None:
+            output.status(f"{each.where}: {each.finding.verdict}, nothing to fix")
+            continue
+        output.status(f"{each.where}: {each.finding.fix.text}")
+        for line in each.finding.fix.shown() or ["no command does this: it is yours to do"]:
+            output.status(f"    {line}")
+        host = by_name.get(each.where)
+        commands = each.finding.fix.commands
+        todo += [command_on(host, argv) if host else argv for argv in commands]
+    return todo
+
+
+def _agreed(output: Output) -> bool:
+    if not sys.stdin.isatty():
+        output.status("nothing was run: there is no terminal to ask at (--yes runs them)")
+        return False
+    print("run these? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,1 @@
+"""The checks, by what they look at; ``registry.py`` puts them together."""

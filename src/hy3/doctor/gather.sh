@@ -1,0 +1,153 @@
+# Prints what is to be known of this machine, one record a line: NAME, STATUS, content in base64,
+# separated by tabs. Reads only. R is the folder that stands for /, empty for the machine itself.
+# Keys and passwords are cut out here, before anything leaves the machine.
+LC_ALL=C
+export LC_ALL
+LIMIT=2000000
+
+put() { # NAME STATUS < content
+    printf '%s\t%s\t' "$1" "$2"
+    head -c "$LIMIT" | base64 | tr -d '\n'
+    echo
+}
+
+files() { # PATH...
+    for path in "$@"; do
+        name=${path#"$R"}
+        if [ ! -e "$path" ]; then
+            case $path in *\**) ;; *) put "$name" absent </dev/null ;; esac
+        elif [ -r "$path" ]; then
+            grep -viE 'psk|passw|secret|private-key' "$path" 2>/dev/null | put "$name" ok
+        else
+            put "$name" denied </dev/null
+        fi
+    done
+}
+
+lines() { # NAME PATTERN PATH...: matching lines of many files, each after its file's name
+    name=$1 pattern=$2
+    shift 2
+    grep -H "$pattern" "$@" 2>/dev/null </dev/null | sed "s|^$R||" | put "$name" ok
+}
+
+names() { # NAME PATH...: those that exist
+    name=$1
+    shift
+    ls -d "$@" 2>/dev/null </dev/null | sed "s|^$R||" | put "$name" ok
+}
+
+tool() { # path of a program; none but planted ones when R is set
+    if [ -n "$R" ]; then
+        [ -x "$R/usr/bin/$1" ] && echo "$R/usr/bin/$1"
+    else
+        command -v "$1"
+    fi
+}
+
+ask() { # NAME PROGRAM ARGUMENT...
+    name=$1
+    program=$(tool "$2")
+    shift 2
+    if [ -z "$program" ]; then
+        put "$name" absent </dev/null
+        return
+    fi
+    if answer=$($LIMITED "$program" "$@" 2>&1 </dev/null); then status=ok; else status=failed; fi
+    printf '%s\n' "$answer" | hide_keys | put "$name" "$status"
+}
+
+hide_keys() {
+    sed -E 's/((api[-_]?key|[-_]token|secret|password)"?[=: ]+)[^ ]+/\1***/gI'
+}
+
+machine() {
+    files "$R/proc/meminfo" "$R/proc/sys/vm/swappiness" "$R/proc/sys/kernel/osrelease" \
+        "$R/proc/driver/nvidia/version" "$R/proc/self/limits" "$R/etc/os-release" \
+        "$R/etc/default/earlyoom" "$R/etc/sysctl.conf" "$R"/etc/sysctl.d/*.conf \
+        "$R/etc/systemd/logind.conf" "$R"/etc/systemd/logind.conf.d/*.conf
+    names systemd "$R/run/systemd/system"
+    names linger "$R"/var/lib/systemd/linger/*
+    grep -hE '^(export )?(HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE)=' "$R/etc/environment" \
+        2>/dev/null | put offline ok
+    ask user id -un
+    ask gpus nvidia-smi --format=csv,noheader,nounits --query-gpu=name,compute_cap,driver_version,clocks.sm,clocks.max.sm,utilization.gpu,power.draw,clocks_throttle_reasons.active
+    names hub "$R$HOME"/.cache/huggingface/hub/models--*
+}
+
+network() {
+    files "$R"/etc/netplan/* "$R"/etc/NetworkManager/system-connections/* \
+        "$R"/etc/systemd/network/*.network "$R/etc/network/interfaces" \
+        "$R"/etc/network/interfaces.d/*
+    ask addresses ip -o -4 address
+    lines net . "$R"/sys/class/net/*/mtu "$R"/sys/class/net/*/operstate "$R"/sys/class/net/*/speed
+    hca="$R/sys/class/infiniband"
+    lines infiniband '[^0:]' "$hca"/*/ports/*/state "$hca"/*/ports/*/rate "$hca"/*/ports/*/gids/* \
+        "$hca"/*/ports/*/gid_attrs/types/* "$hca"/*/ports/*/gid_attrs/ndevs/*
+    lines pcie_errors TOTAL_ERR "$hca"/*/device/aer_dev_fatal "$hca"/*/device/aer_dev_nonfatal
+    names hca "$hca"/*
+    names hca_interfaces "$hca"/*/device/net/*
+    names rdma "$R"/dev/infiniband/*
+}
+
+software() {
+    names nccl "$R"/usr/lib/*/libnccl.so.*.* "$R"/usr/local/cuda*/lib64/libnccl.so.*.*
+    for folder in "$R"/usr/lib/python3*/*-packages "$R"/usr/local/lib/python3*/*-packages \
+        "$R"/opt/*/lib/python3*/site-packages; do
+        packages packages "$folder"
+    done
+    ask images docker images --no-trunc --format '{{.Repository}}:{{.Tag}} {{.ID}}'
+    program=$(tool docker)
+    running=
+    [ -n "$program" ] && running=$($LIMITED "$program" ps -q --no-trunc 2>/dev/null </dev/null)
+    # One word for each container, without spaces: meant to be split.
+    [ -n "$running" ] && ask containers docker inspect --format \
+        '{{.Name}}	{{.Config.Image}}	{{.Image}}	{{.Path}} {{join .Args " "}}' $running
+}
+
+packages() { # NAME FOLDER: the versions of what matters in a folder of Python packages
+    [ -d "$2" ] && ls "$2" 2>/dev/null </dev/null | grep -E \
+        '^(vllm|sglang|torch|ray|nvidia_nccl_cu[0-9]+|flashinfer_python|nvidia_cutlass_dsl)-.*\.dist-info$' |
+        put "$1" ok
+}
+
+processes() {
+    grep -HE '^(Name|PPid|VmRSS|VmSwap):' "$R"/proc/[0-9]*/status 2>/dev/null </dev/null |
+        sed "s|^$R||" | put processes ok
+    wanted='vllm|VLLM|sglang|raylet|ray::|RayWorker|EngineCore|earlyoom|rsync|scp|hf|huggingface'
+    for pid in $(grep -lE "$wanted" "$R"/proc/[0-9]*/cmdline 2>/dev/null </dev/null |
+        sed 's|.*/\([0-9]*\)/cmdline$|\1|'); do
+        folder=$R/proc/$pid path=$R/proc/$pid/cmdline
+        tr '\0' ' ' <"$path" 2>/dev/null | hide_keys | put "command $pid" ok
+        grep -qE 'vllm|VLLM|sglang|ray::|RayWorker|EngineCore' "$path" 2>/dev/null || continue
+        engine "$folder" "$pid"
+    done
+}
+
+engine() { # FOLDER PID: what a process of an engine runs with
+    if [ ! -r "$1/maps" ] || [ ! -r "$1/environ" ]; then
+        put "libraries $2" denied </dev/null
+        put "environment $2" denied </dev/null
+        return
+    fi
+    tr '\0' '\n' <"$1/environ" 2>/dev/null |
+        grep -E '^(NCCL_|GLOO_SOCKET|TP_SOCKET|UCX_NET|VLLM_HOST_IP|HF_HUB_OFFLINE|HF_HOME|RAY_)' |
+        put "environment $2" ok
+    files "$1/limits"
+    grep -oE '/[^ ]*libnccl\.so[^ ]*' "$1/maps" 2>/dev/null | sort -u | put "libraries $2" ok
+    names "rdma $2" "$1"/root/dev/infiniband/*
+    grep -oE '/[^ ]*/(site|dist)-packages/' "$1/maps" 2>/dev/null | sort -u |
+        while IFS= read -r folder; do packages "packages $2" "$1/root$folder"; done
+}
+
+main() {
+    LIMITED=
+    command -v timeout >/dev/null && LIMITED='timeout 15'
+    machine
+    network
+    software
+    processes
+    echo end
+}
+
+# A function, so that a script that is cut off runs nothing.
+main

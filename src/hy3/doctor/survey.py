@@ -1,0 +1,81 @@
+"""``survey``: every check on every subject, as one list of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hy3.doctor.check import Check, Finding, problem
+from hy3.doctor.host import Host, gather_here, gather_remote
+from hy3.doctor.registry import HOST_CHECKS
+from hy3.errors import EnvironmentFault
+
+T = TypeVar("T")
+LOCAL = "localhost"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One check's finding on one subject."""
+
+    check: str
+    severity: str
+    title: str
+    source: str
+    where: str
+    finding: Finding
+
+    def as_json(self) -> dict[str, Any]:
+        """One element of ``checks``."""
+        fix = self.finding.fix
+        return {
+            "id": self.check,
+            "where": self.where,
+            "verdict": self.finding.verdict,
+            "severity": self.severity,
+            "title": self.title,
+            "evidence": self.finding.evidence,
+            "fix": fix.text if fix else None,
+            "commands": fix.shown() if fix else [],
+            "source": self.source,
+        }
+
+
+def answers_of(checks: Iterable[Check[T]], subject: T, where: str) -> Iterator[Answer]:
+    """Run the checks on one subject."""
+    for check in checks:
+        yield Answer(check.id, check.severity, check.title, check.source, where, check.run(subject))
+
+
+def gather(nodes: Sequence[str]) -> tuple[list[Host], list[Answer]]:
+    """The hosts that could be examined, all at once, and an answer for each that could not."""
+    if not nodes:
+        return [gather_here()], []
+    hosts: list[Host] = []
+    lost: list[Answer] = []
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        for node, result in zip(nodes, pool.map(lambda n: _one(n, len(nodes)), nodes), strict=True):
+            if isinstance(result, Host):
+                hosts.append(result)
+            else:
+                finding = problem(result.message, result.hint)
+                lost.append(
+                    Answer(
+                        "node-unreachable", "stops", "a node cannot be examined", "", node, finding
+                    )
+                )
+    return hosts, lost
+
+
+def examine_hosts(hosts: Sequence[Host]) -> list[Answer]:
+    """Every check of one host, on each."""
+    return [each for host in hosts for each in answers_of(HOST_CHECKS, host, host.name)]
+
+
+def _one(node: str, count: int) -> Host | EnvironmentFault:
+    try:
+        return gather_here(nodes=count) if node == LOCAL else gather_remote(node, count)
+    except EnvironmentFault as fault:
+        return fault

@@ -1,0 +1,125 @@
+"""``hy3 doctor``: exit code, JSON, and ``--fix``, which shows, asks, and only then runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from hy3.doctor import host as host_module
+from hy3.doctor import survey
+from support.planted_host import PlantedHost
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from hy3.doctor import host, survey
+root = Path(sys.argv[1])
+survey.gather_here = lambda nodes=1: host.gather_here(root, nodes)
+sys.argv = ["hy3", "doctor", *sys.argv[2:]]
+from hy3.cli.app import main
+main()
+"""
+
+
+@pytest.fixture
+def planted(tmp_path):
+    return PlantedHost(tmp_path / "machine")
+
+
+def doctor(planted, *arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(planted.root), *arguments],
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+def test_a_clean_machine_ends_with_0(planted):
+    done = doctor(planted, "--json")
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["schema"], result["ok"]) == (0, "hy3.doctor/1", True)
+    assert {"id", "verdict", "severity", "evidence", "fix", "source"} <= result["checks"][0].keys()
+
+
+def test_a_problem_ends_with_1_and_says_what_to_do(planted):
+    planted.memory(SwapTotal=8_000_000, SwapFree=8_000_000)
+    done = doctor(planted)
+    assert done.returncode == 1
+    assert "swap-under-engine (here, stops)" in done.stdout
+    assert "1 PROBLEM" in done.stdout and "sudo sh -c" in done.stdout
+
+
+def plant_orphan(planted) -> subprocess.Popen:
+    """A process of ours that passes for what a dead engine left."""
+    child = subprocess.Popen(["sleep", "60"])
+    planted.process(child.pid, "VLLM::EngineCore", "VLLM::EngineCore")
+    return child
+
+
+def test_fix_without_a_terminal_only_shows(planted):
+    child = plant_orphan(planted)
+    try:
+        done = doctor(planted, "--fix", "engine-left-behind", stdin=subprocess.DEVNULL)
+        assert done.returncode == 1
+        assert f"kill {child.pid}" in done.stderr and "nothing was run" in done.stderr
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize(("typed", "runs"), [("n\n", False), ("\n", False), ("y\n", True)])
+def test_fix_asks_at_a_terminal(planted, typed, runs):
+    child = plant_orphan(planted)
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, typed.encode())
+        done = doctor(planted, "--fix", "engine-left-behind", stdin=theirs)
+        assert "run these? [y/N]" in done.stderr
+        if runs:
+            assert child.wait(timeout=10) == -15
+        else:
+            assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_fix_with_yes_asks_nothing(planted):
+    child = plant_orphan(planted)
+    doctor(planted, "--fix", "engine-left-behind", "--yes", stdin=subprocess.DEVNULL)
+    assert child.wait(timeout=10) == -15
+
+
+def test_fix_of_what_is_no_check_or_no_problem(planted):
+    done = doctor(planted, "--fix", "nothing")
+    assert done.returncode == 2 and "earlyoom-prefers-engine" in done.stderr
+    done = doctor(planted, "--fix", "swap-under-engine", "--yes")
+    assert done.returncode == 0 and "nothing to fix" in done.stderr
+
+
+def test_an_unreachable_node_is_a_problem_and_the_other_is_still_examined(
+    planted, tmp_path, monkeypatch
+):
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\necho 'No route to host' >&2\nexit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = doctor(planted, "--nodes", "localhost,spark2", "--json")
+    checks = json.loads(done.stdout)["checks"]
+    lost = [each for each in checks if each["where"] == "spark2"]
+    assert done.returncode == 1
+    assert [(each["id"], each["verdict"]) for each in lost] == [("node-unreachable", "PROBLEM")]
+    assert len(checks) > len(lost) + 5
+
+
+def test_gather_is_what_the_stand_in_replaces():
+    assert survey.gather_here is host_module.gather_here
