@@ -33,6 +33,7 @@ from support.quantizing import no_progress, run, tree
 from support.scripted import make_random
 
 SHARDS = 12
+ORDERED_SHARDS = 20
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards of like size; gate and up of an expert need not lie in the same one."""
     folder = tmp_path_factory.mktemp("hub") / "model"
-    return make_random(folder, seed=11, shards=SHARDS, num_experts=16, expert_hidden_dim=128)
+    return make_random(folder, seed=11, shards=SHARDS, num_experts=32, expert_hidden_dim=128)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def test_the_bytes_of_a_local_run(
 
 
 def in_order(folder: Path, ordered: Path) -> Path:
-    """The same checkpoint in twelve shards as makers write them: neighbours lie together."""
+    """The same checkpoint in shards as makers write them: neighbours lie together."""
     tensors: dict[str, torch.Tensor] = {}
     for path in folder.glob("*.safetensors"):
         tensors |= load_file(path)
@@ -134,11 +135,11 @@ def in_order(folder: Path, ordered: Path) -> Path:
         if path.suffix != ".safetensors":
             (ordered / path.name).write_bytes(path.read_bytes())
     weight_map, names = {}, sorted(tensors)
-    limit, number, part = sum(map(nbytes, tensors.values())) / SHARDS, 1, {}
+    limit, number, part = sum(map(nbytes, tensors.values())) / ORDERED_SHARDS, 1, {}
     for name in names:
         part[name] = tensors[name]
         if sum(map(nbytes, part.values())) > limit or name == names[-1]:
-            shard = f"model-{number:05d}-of-{SHARDS:05d}.safetensors"
+            shard = f"model-{number:05d}-of-{ORDERED_SHARDS:05d}.safetensors"
             save_file(part, ordered / shard, metadata={"format": "pt"})
             weight_map |= dict.fromkeys(part, shard)
             number, part = number + 1, {}
@@ -160,8 +161,9 @@ def test_the_source_never_takes_more_than_a_few_shards(
     with serve_hub(ordered) as hub:
         sizes, peak = shard_sizes(hub), peak_of_source(hub, tmp_path, workers)
         sent = sum(hub.sent[name] for name in shard_names(hub))
-    few = sum(sizes[-workers - 1 - AHEAD :])  # in work, a partner in the next one, and ahead
-    assert max(sizes) <= peak <= few < 0.6 * sum(sizes)
+    # In work, finished and being recorded, a partner in the next one, and ahead.
+    few = sum(sizes[-2 * workers - 1 - AHEAD :])
+    assert max(sizes) <= peak <= few < 0.5 * sum(sizes)
     assert_same(tmp_path / "out", tree(tmp_path / "expected"))
     assert kept_sizes(tmp_path) == []
     assert sent <= sum(sizes) + len(sizes) * FIRST_REQUEST_BYTES  # each shard once, and headers
