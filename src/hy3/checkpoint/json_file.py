@@ -44,13 +44,14 @@ def read_json_object(path: Path, hint: str = _FETCH_AGAIN) -> dict[str, Any]:
     """
     try:
         with open_regular(path) as file:
-            raw = file.read(MAX_JSON_BYTES + 1)
+            # A buffer of the size asked for is made before a byte is read: ask for the file's own.
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_JSON_BYTES:
+                message = f"holds {size} bytes; at most {MAX_JSON_BYTES} are read"
+                raise InputError(message, hint, str(path))
+            raw = file.read(size)
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(raw) > MAX_JSON_BYTES:
-        raise InputError(
-            f"is larger than the {MAX_JSON_BYTES} bytes that are read", hint, str(path)
-        )
     try:
         return parse_object(raw)
     except JsonFault as error:

@@ -17,6 +17,8 @@ from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 CONFIG_NAME = "config.json"
+# Seven times Hy3's. Every expert becomes names in memory, so a number in the file must not do it.
+_MAX_EXPERTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ def _check_consistency(config: Hy3Config, where: str) -> None:
         problem = "num_nextn_predict_layers above 1 is unknown for this architecture"
     elif config.num_dense_layers > config.num_layers:
         problem = "first_k_dense_replace exceeds num_hidden_layers"
+    elif config.num_cached_layers * (config.num_experts + 1) > _MAX_EXPERTS:
+        problem = f"num_hidden_layers times num_experts exceeds {_MAX_EXPERTS}"
     if problem:
         raise InputError(problem, hint="restore the original config.json", where=where)
 

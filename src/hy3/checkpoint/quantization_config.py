@@ -7,7 +7,6 @@ described by its tensors, not by this.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from hy3.checkpoint.engine_rules import (
     vllm_target,
 )
 from hy3.checkpoint.model_config import Hy3Config
+from hy3.checkpoint.patterns import BadPatternError, check_pattern
 from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
@@ -193,11 +193,9 @@ def _patterns(value: Any, key: str, where: str) -> tuple[str, ...]:
     for item in value:
         if item.startswith("re:"):
             try:
-                re.compile(item[3:])
-            except (re.error, OverflowError, RecursionError) as error:
-                raise _fault(
-                    f"{key} holds the bad pattern {shown(item)} ({error})", where
-                ) from error
+                check_pattern(item[3:])
+            except BadPatternError as error:
+                raise _fault(f"{key} holds the bad pattern {error}", where) from error
     return tuple(value)
 
 

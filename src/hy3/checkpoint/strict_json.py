@@ -107,23 +107,23 @@ _SHORT.maxlevel = 3
 
 def _check_containers(value: Any, raw: bytes) -> None:
     """No more than MAX_DEPTH levels, and no object with a repeated key on any of them."""
-    level, depth = list(_containers([value])), 0
-    while level:
-        depth += 1
+
+    def check(item: Any, depth: int) -> None:
+        if isinstance(item, _Repeated):
+            raise _twice(value, item, raw)
         if depth > MAX_DEPTH:
             raise _too_deep()
-        for item in level:
-            if isinstance(item, _Repeated):
-                raise _twice(value, item, raw)
-        level = [child for item in level for child in _containers(_children(item))]
+        for child in _containers(item):
+            check(child, depth + 1)
+
+    for item in _containers([value]):
+        check(item, 1)
 
 
-def _containers(values: Any) -> Iterator[Any]:
-    return (item for item in values if isinstance(item, dict | list | _Repeated))
-
-
-def _children(item: Any) -> Any:
-    return item.values() if isinstance(item, dict) else item
+def _containers(item: Any) -> Iterator[Any]:
+    """The children of a container that are containers."""
+    children = item.values() if isinstance(item, dict) else item
+    return (child for child in children if isinstance(child, dict | list | _Repeated))
 
 
 def _twice(value: Any, item: _Repeated, raw: bytes) -> JsonFault:
@@ -137,10 +137,9 @@ def _twice(value: Any, item: _Repeated, raw: bytes) -> JsonFault:
 
 
 def _holds(value: Any, wanted: _Repeated) -> bool:
-    if value is wanted:
-        return True
-    children = _children(value) if isinstance(value, dict | list) else ()
-    return any(_holds(child, wanted) for child in _containers(children))
+    if not isinstance(value, dict | list):
+        return value is wanted
+    return any(_holds(child, wanted) for child in _containers(value))
 
 
 def _too_deep() -> JsonFault:

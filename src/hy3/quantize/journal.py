@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from hy3.checkpoint.json_file import open_regular
 from hy3.errors import EnvironmentFault
 from hy3.quantize.resume import decode_stats
 from hy3.quantize.stats import WeightStats
@@ -53,7 +54,8 @@ class Journal:
         self._end = 0  # of the lines that hold
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            lines = path.read_bytes().splitlines(keepends=True)
+            with open_regular(path) as file:
+                lines = file.readlines()
         except OSError as error:
             raise self._fault(error) from error
         self._leftover = bool(lines)

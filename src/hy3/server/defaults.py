@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from hy3.checkpoint.json_file import read_json_if_there
+from hy3.checkpoint.strict_json import shown
 from hy3.engine.request import SamplingParams
 from hy3.errors import InputError
 
@@ -31,12 +33,15 @@ def load_defaults(folder: Path) -> SamplingDefaults:
         value = raw.get(entry.name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(
-                f"{entry.name} must be a number, found {value!r}",
-                hint="correct it or remove the key",
-                where=str(path),
-            )
+        if type(value) not in (int, float) or abs(value) > sys.float_info.max:
+            raise _fault(f"{entry.name} must be a number, found {shown(value)}", path)
         found[entry.name] = int(value) if entry.name == "top_k" else float(value)
-    SamplingParams(max_tokens=1, **found)  # out of range: fail at the start, not on each request
+    try:  # out of range: fail at the start, not on each request
+        SamplingParams(max_tokens=1, **found)
+    except InputError as error:
+        raise _fault(error.message, path) from error
     return SamplingDefaults(**found)
+
+
+def _fault(message: str, path: Path) -> InputError:
+    return InputError(message, hint="correct it or remove the key", where=str(path))
