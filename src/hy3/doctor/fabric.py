@@ -1,0 +1,149 @@
+"""The path between two nodes, by sending something over it: MTU both ways, then all-reduces.
+
+A link can be up, answer pings and still hang a launch; so nothing here is read from a setting.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from hy3.doctor.check import Finding, clean, inconclusive, problem
+
+_IP_AND_ICMP_BYTES = 28
+_PINGS = 5
+_LOSS = re.compile(r"(\d+(?:\.\d+)?)% packet loss")
+# Below these a pair of machines is not what it is sold as: 8 kB in 60 us over RDMA, 209 us over
+# sockets (https://github.com/KI-KUBE/dgxarley); 185 to 190 Gb/s over both PCIe twins, 92 over one.
+_RDMA_SMALL_US = 120.0
+_RDMA_LARGE_BYTES_S = 10e9
+
+# Runs a command on one of the two nodes: (exit status, output).
+Runner = Callable[[Sequence[str], float], tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One size of an all-reduce."""
+
+    nbytes: int
+    median_us: float
+    right: bool
+
+    @property
+    def bytes_s(self) -> float:
+        """Bytes of the buffer a second; with two ranks each link carries just them."""
+        return self.nbytes / (self.median_us * 1e-6)
+
+
+def check_mtu(run: Runner, address: str, mtu: int) -> Finding:
+    """Send packets of the whole MTU that may not be split, and count those that come back."""
+    size = mtu - _IP_AND_ICMP_BYTES
+    command = [
+        "ping",
+        "-M",
+        "do",
+        "-c",
+        str(_PINGS),
+        "-i",
+        "0.2",
+        "-W",
+        "1",
+        "-s",
+        str(size),
+        address,
+    ]
+    code, text = run(command, 20.0)
+    found = _LOSS.search(text)
+    if found is None:
+        why = text.strip().splitlines()[-1] if text.strip() else f"exit {code}"
+        return inconclusive(f"ping gives no count ({why})", "install iputils-ping")
+    lost = float(found[1])
+    if lost == 0:
+        return clean(f"{_PINGS} packets of {mtu} bytes to {address} came back")
+    if lost < 100:
+        evidence = f"{lost:.0f} % of packets of {mtu} bytes to {address} are lost"
+        return problem(evidence, "look at the cable and the port's error counters")
+    code, text = run(["ping", "-c", "2", "-i", "0.2", "-W", "1", address], 10.0)
+    if code == 0:
+        evidence = f"small packets reach {address}, those of {mtu} bytes do not"
+        fix = f"set MTU {mtu} on both nodes' interfaces and on the switch between them"
+        return problem(evidence, fix)
+    fix = "check the cable, the link and the address of both nodes"
+    return problem(f"{address} does not answer at all", fix)
+
+
+def all_reduce_script() -> str:
+    """The text of the script that the engine's Python runs on both nodes."""
+    return resources.files("hy3.doctor").joinpath("all_reduce.py").read_text(encoding="utf-8")
+
+
+def run_all_reduce(
+    leader: Sequence[str], follower: Sequence[str], address: str, port: int, timeout_s: float = 120
+) -> Finding:
+    """Start both ranks and judge what rank 0 prints.
+
+    Args:
+        leader: the command that runs a Python with the script on its stdin, on the first node
+        follower: the same on the second
+        address: the first node's on the fabric
+    """
+    script = all_reduce_script().encode()
+    ranks = [
+        subprocess.Popen(
+            [*command, "-", str(rank), address, str(port), str(timeout_s / 2)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank, command in enumerate((leader, follower))
+    ]
+    try:
+        for process in reversed(ranks):
+            assert process.stdin
+            process.stdin.write(script)
+            process.stdin.close()
+            process.stdin = None
+        outputs = [process.communicate(timeout=timeout_s) for process in ranks]
+    except subprocess.TimeoutExpired:
+        fix = "check GID, interface names and firewall; see NCCL_DEBUG=INFO on both nodes"
+        evidence = f"no all-reduce finished within {timeout_s:.0f} s"
+        return problem(evidence, fix)
+    except BrokenPipeError:
+        return inconclusive("a rank did not start", "run the script by hand")
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    if any(process.returncode for process in ranks):
+        said = outputs[0][1].decode(errors="replace").strip().splitlines() or ["no output"]
+        fix = "the engine's Python must have torch on both nodes and reach the other's address"
+        return problem(f"a rank failed ({said[-1][:160]})", fix)
+    return judge_all_reduce(json.loads(outputs[0][0]))
+
+
+def judge_all_reduce(said: dict[str, object]) -> Finding:
+    """Right sums, and with NCCL the speed that RDMA has."""
+    rows = said["results"]
+    assert isinstance(rows, list)
+    sizes = [Sizes(row["bytes"], row["median_us"], row["right"]) for row in rows]
+    small, large = sizes[0], sizes[-1]
+    evidence = (
+        f"{said['backend']}: {small.nbytes // 1024} kB in {small.median_us:.0f} us, "
+        f"{large.nbytes >> 20} MB at {large.bytes_s / 1e9:.2f} GB/s"
+    )
+    if not all(size.right for size in sizes):
+        return problem(f"{evidence}; the sums are wrong", "replace cable or NIC")
+    if said["backend"] != "nccl":
+        return clean(f"{evidence}; sums are right (no GPU, so no RDMA was tested)")
+    if small.median_us > _RDMA_SMALL_US or large.bytes_s < _RDMA_LARGE_BYTES_S:
+        fix = (
+            "NCCL fell back to sockets or uses one twin: give the container /dev/infiniband, set "
+            "NCCL_NET=IB and name both HCAs of the cabled port in NCCL_IB_HCA"
+        )
+        return problem(f"{evidence}; slower than RDMA is", fix)
+    return clean(f"{evidence}; sums are right")
