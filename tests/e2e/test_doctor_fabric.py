@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,31 @@ def test_a_cut_cable_stops_the_ranks(nodes: TwoNodes) -> None:
     finally:
         nodes.mend()
     assert found.verdict == "PROBLEM"
+
+
+@needs_nodes
+@pytest.mark.timeout(200)
+def test_the_verb_moves_data_between_two_machines(nodes: TwoNodes, tmp_path: Path) -> None:
+    """Node a is this machine as its namespace sees it; node b is reached through real ssh."""
+    config = tmp_path / "ssh"
+    config.write_text("#!/bin/sh\nexec " + shlex.join(["/usr/bin/ssh", *nodes.ssh[1:]]) + ' "$@"\n')
+    config.chmod(0o755)
+    command = [sys.executable, "-m", "hy3.cli.app", "doctor", "--json"]
+    command += ["--nodes", f"localhost,root@{ADDRESS_B}", "--fabric", f"{ADDRESS_A},{ADDRESS_B}"]
+    command += ["--engine-python", sys.executable]
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    path = f"{tmp_path}:{environment()['PATH']}"
+    done = subprocess.run(
+        nodes.on_a(command),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=environment() | {"PYTHONPATH": source, "PATH": path, "GLOO_SOCKET_IFNAME": "va"},
+    )
+    answers = {each["id"]: each for each in json.loads(done.stdout)["checks"]}
+    assert answers["mtu-there"]["verdict"] == "CLEAN"
+    assert answers["mtu-back"]["verdict"] == "CLEAN"
+    assert answers["all-reduce"]["verdict"] == "CLEAN", answers["all-reduce"]
 
 
 def said(backend: str = "nccl", small_us: float = 45.0, gb_s: float = 22.0, right: bool = True):

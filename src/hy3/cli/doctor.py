@@ -23,6 +23,11 @@ def command(
     nodes: str | None = typer.Option(
         None, "--nodes", help="Machines as ssh knows them, as a,b.", show_default="this one"
     ),
+    fabric: str | None = typer.Option(
+        None, help="Addresses of both nodes on the fabric: moves data between them."
+    ),
+    mtu: int = typer.Option(9000, min=576, help="What the fabric is meant to carry."),
+    engine_python: str = typer.Option("python3", help="The engine's Python on the nodes."),
     fix: str | None = typer.Option(
         None, "--fix", help="Show this check's commands, then run them."
     ),
@@ -37,6 +42,8 @@ def command(
     output = Output(json_output, quiet)
     hosts, answers = gather(parse_nodes(nodes) if nodes else ())
     answers += examine_hosts(hosts)
+    if fabric is not None:
+        answers += _examine_fabric(fabric, hosts, mtu, engine_python)
     if fix is not None:
         answers = _fix(output, fix, yes, answers, hosts)
     _print(output, answers)
@@ -44,6 +51,22 @@ def command(
     output.result("doctor", {"ok": not bad, "checks": [each.as_json() for each in answers]})
     if bad:
         raise typer.Exit(1)
+
+
+def _examine_fabric(addresses: str, hosts: Sequence[Host], mtu: int, python: str) -> list[Answer]:
+    """The checks that need two machines and their addresses."""
+    from hy3.doctor.fabric import Fabric
+    from hy3.doctor.host import parse_nodes
+    from hy3.doctor.survey import examine_fabric
+
+    pair = parse_nodes(addresses)
+    if len(pair) != 2 or len(hosts) != 2:
+        raise InputError(
+            f"{len(pair)} addresses are given for {len(hosts)} machines that could be examined",
+            hint="name two machines and two addresses: --nodes a,b --fabric 10.0.0.1,10.0.0.2",
+            where="--fabric",
+        )
+    return examine_fabric(Fabric((hosts[0], hosts[1]), (pair[0], pair[1]), mtu, python))
 
 
 def _print(output: Output, answers: Sequence[Answer]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from hy3.doctor.check import Finding, clean, inconclusive, problem
+from hy3.doctor.check import Check, Finding, clean, inconclusive, problem
+from hy3.doctor.host import Host, command_through
 
 _IP_AND_ICMP_BYTES = 28
 _PINGS = 5
@@ -24,6 +25,34 @@ _RDMA_LARGE_BYTES_S = 10e9
 
 # Runs a command on one of the two nodes: (exit status, output).
 Runner = Callable[[Sequence[str], float], tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Two nodes, and the addresses by which their engines will meet."""
+
+    hosts: tuple[Host, Host]
+    addresses: tuple[str, str]
+    mtu: int
+    python: str  # of the engine, on both nodes
+    port: int = 29400
+
+    def runner(self, index: int) -> Runner:
+        """Runs on one of the two."""
+
+        def run(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
+            full = command_through(self.hosts[index], tuple(command))
+            try:
+                done = subprocess.run(full, capture_output=True, text=True, timeout=timeout_s)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return 255, str(error)
+            return done.returncode, done.stdout + done.stderr
+
+        return run
+
+    def rank(self, index: int) -> tuple[str, ...]:
+        """The command that reads a Python script on one of the two."""
+        return command_through(self.hosts[index], (self.python,))
 
 
 @dataclass(frozen=True)
@@ -147,3 +176,23 @@ def judge_all_reduce(said: dict[str, object]) -> Finding:
         )
         return problem(f"{evidence}; slower than RDMA is", fix)
     return clean(f"{evidence}; sums are right")
+
+
+def _mtu(index: int) -> Callable[[Fabric], Finding]:
+    return lambda fabric: check_mtu(fabric.runner(index), fabric.addresses[1 - index], fabric.mtu)
+
+
+_MTU_REPORT = "https://github.com/tonyd2wild (issue 38 of its DSpark repository)"
+FABRIC_CHECKS: tuple[Check[Fabric], ...] = (
+    Check("mtu-there", "stops", "Large packets do not reach the second node", _MTU_REPORT, _mtu(0)),
+    Check("mtu-back", "stops", "Large packets do not reach the first node", _MTU_REPORT, _mtu(1)),
+    Check(
+        "all-reduce",
+        "stops",
+        "Two ranks cannot move data, or move it slowly",
+        "https://github.com/MiaAI-Lab (issue 3 of its dual-Spark repository)",
+        lambda fabric: run_all_reduce(
+            fabric.rank(0), fabric.rank(1), fabric.addresses[0], fabric.port
+        ),
+    ),
+)

@@ -139,6 +139,13 @@ def command_on(host: Host, command: tuple[str, ...]) -> tuple[str, ...]:
     return ("ssh", "-t", "--", host.node, shlex.join(command))
 
 
+def command_through(host: Host, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments that run ``command`` on the host without a terminal; stdin goes along."""
+    if host.node is None:
+        return command
+    return (*_SSH, "--", host.node, shlex.join(command))
+
+
 def _run(prefix: tuple[str, ...], name: str, root: str) -> dict[str, Record]:
     script = resources.files("hy3.doctor").joinpath("gather.sh").read_text(encoding="utf-8")
     script = f"R={shlex.quote(root)}\n{script}"

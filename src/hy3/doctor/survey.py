@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hy3.doctor.check import Check, Finding, problem
+from hy3.doctor.fabric import FABRIC_CHECKS, Fabric
 from hy3.doctor.host import Host, gather_here, gather_remote
 from hy3.doctor.registry import HOST_CHECKS
 from hy3.errors import EnvironmentFault
@@ -72,6 +73,12 @@ def gather(nodes: Sequence[str]) -> tuple[list[Host], list[Answer]]:
 def examine_hosts(hosts: Sequence[Host]) -> list[Answer]:
     """Every check of one host, on each."""
     return [each for host in hosts for each in answers_of(HOST_CHECKS, host, host.name)]
+
+
+def examine_fabric(fabric: Fabric) -> list[Answer]:
+    """Every check of the path between two nodes; they send data and change nothing."""
+    names = " and ".join(host.name for host in fabric.hosts)
+    return list(answers_of(FABRIC_CHECKS, fabric, names))
 
 
 def _one(node: str, count: int) -> Host | EnvironmentFault:
