@@ -9,6 +9,9 @@ from hy3.doctor.host import Host, gather_here
 UNLIMITED = "Max locked memory         unlimited            unlimited            bytes     \n"
 GB10 = "NVIDIA GB10, 12.1, 580.95.05, 2418, 3003, 0, 11.5, 0x0000000000000001"
 H200 = "NVIDIA H200, 9.0, 580.95.05, 345, 1980, 0, 76.2, 0x0000000000000001"
+LINK_LOCAL = "fe80:0000:0000:0000:4ebb:47ff:fe00:0001"
+GID_10 = "0000:0000:0000:0000:0000:ffff:c0a8:640a"  # 192.168.100.10
+GID_11 = "0000:0000:0000:0000:0000:ffff:c0a8:650a"  # 192.168.101.10
 MEMINFO = {
     "MemTotal": 127_600_000,
     "MemFree": 117_000_000,
@@ -63,6 +66,35 @@ class PlantedHost:
         """A server with one worker."""
         self.process(100, "vllm", "/usr/bin/python3 /usr/local/bin/vllm serve /models/hy3", **files)
         self.process(101, "VLLM::EngineCore", "VLLM::EngineCore", parent=100, **files)
+
+    def hca(self, name: str, interface: str, active: bool = True, **gids: tuple[str, str]) -> None:
+        """One RDMA port; ``gids`` are ``i3=("0000:...", "RoCE v2")``."""
+        port = f"sys/class/infiniband/{name}/ports/1"
+        self.file(f"{port}/state", "4: ACTIVE\n" if active else "1: DOWN\n")
+        self.file(f"{port}/gids/9", "0000:0000:0000:0000:0000:0000:0000:0000\n")
+        for index, (gid, kind) in gids.items():
+            self.file(f"{port}/gids/{index[1:]}", gid + "\n")
+            self.file(f"{port}/gid_attrs/types/{index[1:]}", kind + "\n")
+            self.file(f"{port}/gid_attrs/ndevs/{index[1:]}", interface + "\n")
+        (self.root / f"sys/class/infiniband/{name}/device/net/{interface}").mkdir(parents=True)
+        for kind in ("fatal", "nonfatal"):
+            path = f"sys/class/infiniband/{name}/device/aer_dev_{kind}"
+            self.file(path, f"DLP 0\nTOTAL_ERR_{kind.upper()} 0\n")
+        self.file(f"sys/class/net/{interface}/mtu", "9000\n")
+
+    def fabric(self) -> None:
+        """Both adapters of a cabled port, as on a DGX Spark, and what belongs to them."""
+        self.hca("rocep1s0f1", "enp1s0f1np1", i1=(LINK_LOCAL, "RoCE v2"), i3=(GID_10, "RoCE v2"))
+        self.hca("roceP2p1s0f1", "enP2p1s0f1np1", i2=(GID_11, "IB/RoCE v1"), i3=(GID_11, "RoCE v2"))
+        self.hca("rocep1s0f0", "enp1s0f0np0", active=False)
+        self.file("dev/infiniband/uverbs0", "")
+        self.addresses(enp1s0f1np1="192.168.100.10", enP2p1s0f1np1="192.168.101.10")
+        self.file("etc/netplan/40-fabric.yaml", "enp1s0f1np1: {}\nenP2p1s0f1np1: {}\n")
+
+    def addresses(self, **pairs: str) -> None:
+        """What ``ip`` answers."""
+        lines = [f"2: {name}    inet {ip}/24 scope global" for name, ip in pairs.items()]
+        self.program("ip", "cat <<'END'\n" + "\n".join(lines) + "\nEND")
 
     def gather(self, nodes: int = 1) -> Host:
         """What the checks see."""

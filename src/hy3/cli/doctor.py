@@ -36,6 +36,7 @@ def command(
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Look for known problems: every check with its evidence and what to do. Reads only."""
+    from hy3.doctor.checks.nodes import fact_table
     from hy3.doctor.host import parse_nodes
     from hy3.doctor.survey import examine_hosts, gather
 
@@ -44,11 +45,15 @@ def command(
     answers += examine_hosts(hosts)
     if fabric is not None:
         answers += _examine_fabric(fabric, hosts, mtu, engine_python)
+    facts = fact_table(hosts) if len(hosts) > 1 else {}
     if fix is not None:
         answers = _fix(output, fix, yes, answers, hosts)
+    elif len(hosts) > 1:
+        _print_facts(output, facts)
     _print(output, answers)
     bad = [each for each in answers if each.finding.verdict == "PROBLEM"]
-    output.result("doctor", {"ok": not bad, "checks": [each.as_json() for each in answers]})
+    checks = [each.as_json() for each in answers]
+    output.result("doctor", {"ok": not bad, "checks": checks, "nodes": facts})
     if bad:
         raise typer.Exit(1)
 
@@ -67,6 +72,16 @@ def _examine_fabric(addresses: str, hosts: Sequence[Host], mtu: int, python: str
             where="--fabric",
         )
     return examine_fabric(Fabric((hosts[0], hosts[1]), (pair[0], pair[1]), mtu, python))
+
+
+def _print_facts(output: Output, facts: dict[str, dict[str, str]]) -> None:
+    """What the nodes are, side by side; a star where they differ."""
+    names = list(next(iter(facts.values())))
+    rows = [
+        (f"{fact}{' *' if len(set(values.values())) > 1 else ''}", *values.values())
+        for fact, values in facts.items()
+    ]
+    output.table(("fact", *names), rows, title="Nodes (* differs)")
 
 
 def _print(output: Output, answers: Sequence[Answer]) -> None:

@@ -63,7 +63,7 @@ hide_keys() {
 machine() {
     files "$R/proc/meminfo" "$R/proc/sys/vm/swappiness" "$R/proc/sys/kernel/osrelease" \
         "$R/proc/driver/nvidia/version" "$R/proc/self/limits" "$R/etc/os-release" \
-        "$R/etc/default/earlyoom" "$R/etc/sysctl.conf" "$R"/etc/sysctl.d/*.conf \
+        "$R/etc/dgx-release" "$R/etc/default/earlyoom" "$R/etc/sysctl.conf" "$R"/etc/sysctl.d/*.conf \
         "$R/etc/systemd/logind.conf" "$R"/etc/systemd/logind.conf.d/*.conf
     names systemd "$R/run/systemd/system"
     names linger "$R"/var/lib/systemd/linger/*

@@ -60,11 +60,13 @@ def package_versions(host: Host, pattern: str) -> dict[str, str]:
 
 
 def nccl_versions(host: Host) -> dict[str, set[str]]:
-    """Where -> every version of NCCL there; of a running engine, those that it has mapped."""
+    """Where -> every version of NCCL there; of a running engine, those that it has mapped.
+
+    Raises:
+        CannotTell: an engine is another user's.
+    """
     found: dict[str, set[str]] = {}
     for name in host.matching(r"libraries \d+"):
-        if host.records[name].status != "ok":
-            continue
         pid = name.split()[1]
         packaged = package_versions(host, r"nvidia_nccl_cu\d+").get(f"pid {pid}")
         for path in host.lines(name):

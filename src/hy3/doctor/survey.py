@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from hy3.doctor.check import Check, Finding, problem
 from hy3.doctor.fabric import FABRIC_CHECKS, Fabric
 from hy3.doctor.host import Host, gather_here, gather_remote
-from hy3.doctor.registry import HOST_CHECKS
+from hy3.doctor.registry import BETWEEN_NODES, HOST_CHECKS
 from hy3.errors import EnvironmentFault
 
 T = TypeVar("T")
@@ -71,8 +71,11 @@ def gather(nodes: Sequence[str]) -> tuple[list[Host], list[Answer]]:
 
 
 def examine_hosts(hosts: Sequence[Host]) -> list[Answer]:
-    """Every check of one host, on each."""
-    return [each for host in hosts for each in answers_of(HOST_CHECKS, host, host.name)]
+    """Every check of one host, on each, then those between them."""
+    found = [each for host in hosts for each in answers_of(HOST_CHECKS, host, host.name)]
+    if len(hosts) > 1:
+        found += answers_of(BETWEEN_NODES, hosts, "all")
+    return found
 
 
 def examine_fabric(fabric: Fabric) -> list[Answer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hy3.doctor.check import Check, Finding, clean, inconclusive, not_checked, problem
 from hy3.doctor.host import Host
+from hy3.doctor.process import engines
 from hy3.doctor.software import nccl_versions, version_key
 
 _FLOOR = "2.30.4"
@@ -58,6 +59,8 @@ def memlock_limited(host: Host) -> Finding:
         value = limit_of(host.need(name), "Max locked memory")
         if value != _UNLIMITED:
             limited.append(f"{name}: {value} bytes")
+    if not running and engines(host.processes):
+        return inconclusive("the limits of the running engine may not be read by this user")
     if not limited:
         return clean("locked memory is unlimited")
     fix = "start containers with --ulimit memlock=-1, services with LimitMEMLOCK=infinity"
