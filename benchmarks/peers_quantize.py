@@ -167,11 +167,19 @@ def earlier(path: Path, processor: str) -> dict[str, Any]:
 def merged(
     old: dict[str, Any], checkpoints: dict[str, Any], rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Earlier results with new rows in place of those of the same name, in a fixed order."""
+    """Earlier results with new rows in place of those of the same name, in a fixed order.
+
+    A row of the same version of a peer stays if it took less processor time: a busy machine only
+    adds to it. hy3's own rows are always replaced, since its code changes.
+    """
     for size in old["checkpoints"].keys() & checkpoints.keys():
         if old["checkpoints"][size] != checkpoints[size]:
             sys.exit(f"earlier rows are of another checkpoint {size}: start a new result file")
-    known = {_key(row): row for row in [*old["rows"], *rows]}
+    known = {_key(row): row for row in old["rows"]}
+    for row in rows:
+        before = known.get(_key(row), row)
+        same = row["tool"] != "hy3" and before.get("versions") == row.get("versions")
+        known[_key(row)] = min(before, row, key=lambda each: each["cpu_s"]) if same else row
     order = [(size, each.tool, each.name) for size in ("S", "L") for each in PRESETS]
     return {
         "checkpoints": old["checkpoints"] | checkpoints,

@@ -25,11 +25,19 @@ def row(tool, preset, **more):
 def test_new_rows_replace_those_of_their_name():
     old = {
         "checkpoints": {"S": {"sha256": "a"}},
-        "rows": [row("modelopt", "max", cpu_s=1), row("hy3", "exact", cpu_s=9)],
+        "rows": [row("modelopt", "max", cpu_s=1), row("hy3", "exact", cpu_s=2)],
     }
-    found = merged(old, {"L": {"sha256": "b"}}, [row("hy3", "exact", cpu_s=2)])
-    assert found["rows"] == [row("hy3", "exact", cpu_s=2), row("modelopt", "max", cpu_s=1)]
+    slower = row("hy3", "exact", cpu_s=9)
+    found = merged(old, {"L": {"sha256": "b"}}, [slower])
+    assert found["rows"] == [slower, row("modelopt", "max", cpu_s=1)]
     assert found["checkpoints"].keys() == {"S", "L"}
+
+
+def test_a_busy_hour_does_not_count_against_a_peer():
+    old = {"checkpoints": {}, "rows": [row("modelopt", "max", versions="1", cpu_s=5)]}
+    for version, cpu_s, kept in (("1", 9, 5), ("1", 4, 4), ("2", 9, 9)):
+        new = row("modelopt", "max", versions=version, cpu_s=cpu_s)
+        assert merged(old, {}, [new])["rows"][0]["cpu_s"] == kept
 
 
 def test_another_checkpoint_or_machine_is_refused(tmp_path):
