@@ -21,7 +21,7 @@ BIAS = "model.layers.2.mlp.expert_bias"
 PROVED = {
     *("files", "tensors", "dtypes", "recipe", "model_dtype"),
     *("scheme", "vllm_matching", "sglang_matching"),
-    *("tensor_scales", "scale_nan", "scale_codes", "finite", "hashes"),
+    *("tensor_scales", "scale_nan", "scale_codes", "fp8_scales", "finite", "hashes"),
 }
 FROM_SOURCE = {"copied_bytes", "group_errors", "source_hashes"}
 Contents = dict[str, tuple[TensorSpec, np.ndarray]]

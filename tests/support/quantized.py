@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from hy3.checkpoint.file_hash import hash_file
+from hy3.checkpoint.forms import NVFP4, stored_specs
 from hy3.checkpoint.header import TensorSpec, read_header
 from hy3.checkpoint.index import INDEX_NAME, open_checkpoint
 from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters
 from hy3.checkpoint.model_config import load_config
-from hy3.checkpoint.names import is_mtp, is_routed_expert, packed_specs, partner_of
-from hy3.checkpoint.quantization_config import nvfp4_experts_config
+from hy3.checkpoint.names import fused_with, is_mtp, is_routed_expert
 from hy3.checkpoint.reader import TensorReader
+from hy3.checkpoint.scheme_writer import quantization_config
 from hy3.checkpoint.writer import ShardWriter
 from hy3.nvfp4.scales import tensor_scale
 from hy3.nvfp4.tensor import quantize
+from support.recipes import PARAMETERS, assigned
 
 Contents = list[tuple[TensorSpec, np.ndarray]]
 
@@ -43,10 +46,11 @@ def make_quantized(source: Path, out: Path, rule: str = "exact", mtp: str = "sam
             shutil.copy(path, out / path.name)
     raw = json.loads((source / "config.json").read_text())
     raw |= {"dtype": "bfloat16"}
-    raw["quantization_config"] = nvfp4_experts_config(config, quantize_mtp=mtp == "same")
+    assignment = assigned(config, mtp=mtp)
+    raw["quantization_config"] = quantization_config(config, assignment.forms, assignment.layout)
     (out / "config.json").write_text(json.dumps(raw))
     write_index(out)
-    write_manifest(source, out, Parameters("experts-nvfp4", rule, mtp, "0.1.0"))
+    write_manifest(source, out, replace(PARAMETERS, scales=rule, mtp=mtp))
     return out
 
 
@@ -57,16 +61,15 @@ def weight_of(reader: TensorReader, name: str) -> torch.Tensor:
 
 def _pack(reader: TensorReader, spec: TensorSpec, rule: str) -> Contents:
     weight = weight_of(reader, spec.name)
-    partner = partner_of(spec.name)
-    both = [weight] if partner is None else [weight, weight_of(reader, partner)]
-    t = tensor_scale(max(float(each.abs().max()) for each in both))
+    others = [weight_of(reader, name) for name in fused_with(spec.name)]
+    t = tensor_scale(max(float(each.abs().max()) for each in (weight, *others)))
     tensor = quantize(weight, t, rule)
     stored = (
         tensor.packed.numpy(),
         tensor.scales.numpy(),
         np.array([tensor.divisor], np.float32),
     )
-    return list(zip(packed_specs(spec), stored, strict=True))
+    return list(zip(stored_specs(spec, NVFP4), stored, strict=True))
 
 
 def write_contents(path: Path, contents: Contents) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 from hy3.checkpoint.header import TensorSpec, encode_header
 from hy3.checkpoint.model_config import parse_config
-from hy3.checkpoint.names import expected_packed_tensors, expected_tensors
-from hy3.checkpoint.quantization_config import nvfp4_experts_config
+from hy3.checkpoint.names import expected_tensors
+from hy3.checkpoint.scheme_writer import quantization_config
+from support.recipes import assigned, written_specs
 
 # Where the published files put some tensors: shard of 99, counted from 1.
 _PUBLISHED_PLACES = [
@@ -33,7 +34,7 @@ def write_sparse(
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = parse_config(dict(raw_config))
-    specs = expected_packed_tensors(config) if packed else expected_tensors(config)
+    specs = written_specs(config) if packed else expected_tensors(config)
     files = [f"model-{i + 1:05d}-of-{shards:05d}.safetensors" for i in range(shards)]
     contents: dict[str, list[TensorSpec]] = {name: [] for name in files}
     weight_map = {name: files[_place(name, shards)] for name in specs}
@@ -48,7 +49,10 @@ def write_sparse(
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     written = dict(raw_config)
     if packed:
-        written["quantization_config"] = nvfp4_experts_config(config)
+        assignment = assigned(config)
+        written["quantization_config"] = quantization_config(
+            config, assignment.forms, assignment.layout
+        )
     (folder / "config.json").write_text(json.dumps(written))
     return folder
 

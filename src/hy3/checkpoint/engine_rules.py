@@ -55,6 +55,20 @@ def engine_module(module: str) -> str:
     return module
 
 
+def engine_unit(module: str) -> str:
+    """What engines build as one and give one scheme: a fused linear, or all experts of a layer."""
+    expert = _EXPERT.fullmatch(module)
+    return expert[1] if expert else engine_module(module)
+
+
+def vllm_modules(module: str) -> tuple[str, ...]:
+    """vLLM's prefixes of an ``engine_module``; 0.26 lets the shared expert have its MoE's."""
+    head, _, last = module.rpartition(".")
+    if head.endswith(".mlp.shared_mlp"):
+        return (module, f"{head.removesuffix('.shared_mlp')}.{last}")
+    return (module,)
+
+
 def sglang_module(module: str, config: Hy3Config) -> str:
     """SGLang's prefix of an ``engine_module``: a leading dot, and ``model.decoder`` for MTP."""
     layer = _LAYER.fullmatch(module)

@@ -17,6 +17,14 @@ FP8, FP8_BLOCK, FP8_TENSOR = "fp8", "fp8-block", "fp8-tensor"
 NVFP4_FORMS = (NVFP4, MODELOPT_NVFP4)
 FP8_FORMS = (FP8, FP8_BLOCK, FP8_TENSOR)
 BLOCK_SIZE = 128
+# form -> what people call it
+FORMAT_NAMES = {
+    NVFP4: "NVFP4",
+    MODELOPT_NVFP4: "NVFP4",
+    FP8: "FP8",
+    FP8_BLOCK: "FP8 (128 x 128)",
+    FP8_TENSOR: "FP8 (tensor)",
+}
 INPUT_SCALES = ("input_global_scale", "input_scale")  # of activations: only in W4A4 and FP8 files
 TENSOR_SCALES = ("weight_global_scale", "weight_scale_2")  # a divisor, ModelOpt's multiplier
 

@@ -18,7 +18,7 @@ from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 MANIFEST_NAME = "hy3_manifest.json"
-SCHEMA = "hy3.manifest/1"
+SCHEMA = "hy3.manifest/2"
 _HINT = "the manifest is damaged: quantize again into an empty folder"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -31,6 +31,10 @@ class Parameters:
     scales: str  # "max", "four-over-six" or "exact"
     mtp: str  # "same" or "bf16"
     hy3_version: str
+    format: str  # how files name the parts of a weight: "compressed-tensors" or "modelopt"
+    fp8_activations: str  # "none" or "dynamic"
+    lm_head: str  # "bf16" or "fp8"
+    rules: str  # of the recipe, as hy3.quantize.recipe encodes them
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.model_config import Hy3Config
 
 GROUP_SIZE = 16  # weights that share one NVFP4 scale
-PACKED_SUFFIXES = ("weight_packed", "weight_scale", "weight_global_scale")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _ROUTED_EXPERT = re.compile(r"model\.layers\.\d+\.mlp\.experts\.\d+\.(gate|up|down)_proj\.weight")
 # Names within a layer -> class; the first match counts.
@@ -30,6 +29,12 @@ _CLASSES = [
     (re.compile(r"(enorm|hnorm|final_layernorm)\.weight"), "norm"),
     (re.compile(r"eh_proj\..+"), "mtp_projection"),
 ]
+_FUSED = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"))
+# Every class of the weights that a BF16 checkpoint holds.
+WEIGHT_CLASSES = (
+    *("routed_expert", "shared_expert", "dense_mlp", "attention", "lm_head", "embedding"),
+    *("router", "expert_bias", "norm", "mtp_projection"),
+)
 _OUTER_PARTS = [
     (".mlp.gate.weight", ".mlp.router.gate.weight"),
     (".mlp.gate.wg.weight", ".mlp.router.gate.weight"),
@@ -49,34 +54,6 @@ def expected_tensors(config: Hy3Config) -> dict[str, TensorSpec]:
     return {spec.name: spec for spec in specs}
 
 
-def expected_packed_tensors(config: Hy3Config, quantize_mtp: bool = True) -> dict[str, TensorSpec]:
-    """The same checkpoint with its routed experts in NVFP4, as ``quantize`` writes it."""
-    specs: dict[str, TensorSpec] = {}
-    for spec in expected_tensors(config).values():
-        packed = is_routed_expert(spec.name) and (quantize_mtp or not is_mtp(spec.name, config))
-        specs |= {each.name: each for each in (packed_specs(spec) if packed else (spec,))}
-    return specs
-
-
-def packed_specs(weight: TensorSpec) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    """What replaces the weight ``P.weight`` [out, in] in NVFP4: see hy3.nvfp4 for the bits."""
-    rows, columns = weight.shape
-    assert columns % GROUP_SIZE == 0, f"{weight.name} has {columns} columns"
-    packed, scale, global_scale = packed_names(weight.name)
-    return (
-        TensorSpec(packed, "U8", (rows, columns // 2)),
-        TensorSpec(scale, "F8_E4M3", (rows, columns // GROUP_SIZE)),
-        TensorSpec(global_scale, "F32", (1,)),
-    )
-
-
-def packed_names(weight_name: str) -> tuple[str, str, str]:
-    """``P.weight`` -> ``P.weight_packed``, ``P.weight_scale``, ``P.weight_global_scale``."""
-    module = module_of(weight_name)
-    packed, scale, global_scale = (f"{module}.{suffix}" for suffix in PACKED_SUFFIXES)
-    return packed, scale, global_scale
-
-
 def module_of(name: str) -> str:
     """The module that owns a tensor: the name without its last part."""
     return name.rpartition(".")[0]
@@ -87,12 +64,17 @@ def is_routed_expert(name: str) -> bool:
     return _ROUTED_EXPERT.fullmatch(name) is not None
 
 
-def partner_of(name: str) -> str | None:
-    """The other half of a gate and up pair, or None for any other tensor."""
-    for one, other in ((".gate_proj.", ".up_proj."), (".up_proj.", ".gate_proj.")):
-        if one in name:
-            return name.replace(one, other)
-    return None
+def fused_with(name: str) -> tuple[str, ...]:
+    """The tensors that engines put into one matrix with this one: gate and up, or q, k and v.
+
+    They must be of one form, and under one tensor scale where the form has one.
+    """
+    for group in _FUSED:
+        for part in group:
+            if f".{part}." in name:
+                others = (other for other in group if other != part)
+                return tuple(name.replace(f".{part}.", f".{other}.") for other in others)
+    return ()
 
 
 def layer_of(name: str) -> int | None:

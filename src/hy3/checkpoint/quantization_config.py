@@ -1,8 +1,8 @@
-"""``QuantizationConfig``: the ``quantization_config`` of config.json, read and written.
+"""``QuantizationConfig``: the ``quantization_config`` of config.json as the engines read it.
 
-Reads compressed-tensors and ModelOpt; what either means for one module depends on the engine, so
-there is a question for each. Writes compressed-tensors only. The bytes of a checkpoint are
-described by its tensors, not by this.
+compressed-tensors and ModelOpt; what either means for one module depends on the engine, so there
+is a question for each. The bytes of a checkpoint are described by its tensors, not by this;
+``scheme_writer`` writes it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,14 @@ from hy3.checkpoint.engine_rules import (
     vllm_ignores,
     vllm_target,
 )
-from hy3.checkpoint.model_config import Hy3Config
+from hy3.checkpoint.forms import FP8, FP8_BLOCK, FP8_TENSOR
 from hy3.checkpoint.patterns import BadPatternError, check_pattern
 from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 METHOD_COMPRESSED_TENSORS = "compressed-tensors"
 METHOD_MODELOPT = "modelopt"
-_FORMAT = "nvfp4-pack-quantized"
-_EXPERTS = r"re:.*mlp\.experts\.\d+\.(gate|up|down)_proj$"
-# Every other linear, under the names of both engines: SGLang knows fused names only, and its
-# prefixes begin with a dot or with model.decoder, hence the leading ".*".
-_NOT_QUANTIZED = (
-    "lm_head",
-    "re:.*self_attn.*",
-    r"re:.*mlp\.(gate|up|down|gate_up)_proj$",
-    "re:.*shared_mlp.*",
-    "re:.*shared_experts.*",
-    "re:.*router.*",
-    r"re:.*mlp\.gate$",
-    "re:.*eh_proj.*",
-)
+_MODELOPT_FP8 = {"FP8_PER_CHANNEL_PER_TOKEN": FP8, "FP8_PB_WO": FP8_BLOCK}
 
 
 @dataclass(frozen=True)
@@ -46,7 +33,7 @@ class Group:
     """Targets that share one scheme."""
 
     targets: tuple[str, ...]
-    scheme: str  # "nvfp4", "fp8" or "other"
+    scheme: str  # "nvfp4", an FP8 form, or "other"
     weight_only: bool
 
 
@@ -119,37 +106,6 @@ def parse_quantization_config(
     )
 
 
-def nvfp4_experts_config(config: Hy3Config, quantize_mtp: bool = True) -> dict[str, Any]:
-    """The ``quantization_config`` of a file whose routed experts are NVFP4, weights only."""
-    ignore = list(_NOT_QUANTIZED)
-    if config.num_mtp_layers and not quantize_mtp:
-        ignore += [rf"re:.*layers\.{config.num_layers}\..*", r"re:.*decoder\.mlp\.experts.*"]
-    weights = {
-        "num_bits": 4,
-        "type": "float",
-        "symmetric": True,
-        "strategy": "tensor_group",
-        "group_size": 16,
-        "dynamic": False,
-    }
-    group = {
-        "targets": [_EXPERTS],
-        "weights": weights,
-        "input_activations": None,
-        "output_activations": None,
-        "format": _FORMAT,
-    }
-    return {
-        "quant_method": METHOD_COMPRESSED_TENSORS,
-        "format": _FORMAT,
-        "quantization_status": "compressed",
-        "global_compression_ratio": None,
-        "kv_cache_scheme": None,
-        "config_groups": {"group_0": group},
-        "ignore": ignore,
-    }
-
-
 def _parse_compressed_tensors(value: dict[str, Any], where: str) -> QuantizationConfig:
     raw_groups = value.get("config_groups")
     if not isinstance(raw_groups, dict) or not raw_groups:
@@ -170,7 +126,9 @@ def _scheme_of_weights(weights: dict[str, Any]) -> str:
     kind = (weights.get("num_bits"), weights.get("type"), weights.get("strategy"))
     if kind == (4, "float", "tensor_group") and weights.get("group_size") == 16:
         return "nvfp4"
-    return "fp8" if kind[:2] == (8, "float") else "other"
+    if kind[:2] == (8, "float"):
+        return {"channel": FP8, "block": FP8_BLOCK}.get(str(kind[2]), FP8_TENSOR)
+    return "other"
 
 
 def _parse_modelopt(value: dict[str, Any], where: str) -> QuantizationConfig:
@@ -178,7 +136,9 @@ def _parse_modelopt(value: dict[str, Any], where: str) -> QuantizationConfig:
     nested = value.get("quantization")
     value = nested if isinstance(nested, dict) else value
     algorithm = str(value.get("quant_algo", "")).upper()
-    scheme = "nvfp4" if "NVFP4" in algorithm else "fp8" if "FP8" in algorithm else "other"
+    scheme = "nvfp4" if "NVFP4" in algorithm else "other"
+    if "FP8" in algorithm:
+        scheme = _MODELOPT_FP8.get(algorithm, FP8_TENSOR)
     key = "exclude_modules" if "exclude_modules" in value else "ignore"
     ignore = _patterns(value.get(key) or [], key, where)
     # Weight-only NVFP4 is the algorithm W4A16_NVFP4; the plain one also quantizes activations.

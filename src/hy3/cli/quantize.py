@@ -1,7 +1,8 @@
-"""``hy3 quantize``: BF16 checkpoint in, NVFP4 checkpoint out; a rerun goes on where it stopped."""
+"""``hy3 quantize``: BF16 in, NVFP4 and FP8 out; a rerun goes on where it stopped."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,20 @@ from hy3.cli.termination import terminable
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
+    from hy3.cli.model_folder import Model
     from hy3.kernels.scale_search_device import Device
     from hy3.quantize.plan import Plan
     from hy3.quantize.stats import StatsByKey
 
 _RULES = ("max", "four-over-six", "exact")
 _MTP = ("same", "bf16")
+_LAYOUTS = ("compressed-tensors", "modelopt")
+_ACTIVATIONS = ("none", "dynamic")
+_LM_HEADS = ("bf16", "fp8")
+_RECIPE_HELP = (
+    "What becomes what: experts-nvfp4, experts-nvfp4-attn-fp8, all-nvfp4, fp8, or a path that ends "
+    "in .toml."
+)
 _RESUMES = "what is finished is kept: run the same command again"
 
 
@@ -26,9 +35,18 @@ def command(
         ..., metavar="SRC", help="Folder of the BF16 checkpoint, or hf://org/name."
     ),
     out: Path = typer.Argument(..., help="Folder to write; new, empty or of an interrupted run."),
-    recipe: str = typer.Option("experts-nvfp4", help="Which tensors become what."),
-    scales: str = typer.Option("exact", help="Scale rule: max, four-over-six or exact."),
-    mtp: str = typer.Option("same", help="Experts of the MTP layer: same (as the others) or bf16."),
+    recipe: str = typer.Option("experts-nvfp4", help=_RECIPE_HELP),
+    layout: str = typer.Option("compressed-tensors", "--format", help="Or modelopt."),
+    scales: str = typer.Option("exact", help="Scale rule of NVFP4: max, four-over-six or exact."),
+    fp8_activations: str | None = typer.Option(
+        None,
+        help="Activations of FP8 linears: none (they stay BF16) or dynamic (FP8 in blocks).",
+        show_default="the recipe's",
+    ),
+    lm_head: str | None = typer.Option(
+        None, help="The output head: bf16 or fp8 (vLLM only).", show_default="the recipe's"
+    ),
+    mtp: str = typer.Option("same", help="The MTP layer: same (as the others) or bf16."),
     workers: int | None = typer.Option(
         None, min=1, help="Threads, each with a shard of its own.", show_default="cores"
     ),
@@ -44,44 +62,77 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Quantize the routed experts to NVFP4, streaming; run it again to resume."""
-    _check_choice("--scales", scales, _RULES)
-    _check_choice("--mtp", mtp, _MTP)
+    """Quantize to NVFP4 and FP8, streaming; run it again to resume."""
+    for option, value, known in (
+        ("--scales", scales, _RULES),
+        ("--mtp", mtp, _MTP),
+        ("--format", layout, _LAYOUTS),
+        ("--fp8-activations", fp8_activations, _ACTIVATIONS),
+        ("--lm-head", lm_head, _LM_HEADS),
+    ):
+        _check_choice(option, value, known)
     from hy3.cli.model_folder import expand_home
-    from hy3.cli.quantize_source import open_source_model, shards_of, source_of
+    from hy3.cli.quantize_source import open_source_model, source_of
     from hy3.hardware.cores import usable_cores
     from hy3.kernels.scale_search_device import choose_device
     from hy3.quantize.plan import plan_source
     from hy3.quantize.recipe import load_recipe
 
     output, out = Output(json_output, quiet), expand_home(out)
-    chosen_recipe = load_recipe(recipe)
+    chosen = load_recipe(recipe).with_options(fp8_activations, lm_head)
     model = open_source_model(source, output, discard_source)
-    plan = plan_source(source_of(model), chosen_recipe, scales, mtp)
-    chosen = choose_device(device)
-    output.text(f"scales are searched on {chosen.name} ({chosen.reason})")
-    common = {"out": out.resolve().name, "dry_run": dry_run, "device": vars(chosen)}
-    threads = workers or usable_cores()
+    plan = plan_source(source_of(model), chosen, scales, mtp, layout)
+    task = _Task(output, plan, out, workers or usable_cores(), choose_device(device))
     if dry_run:
-        _print_table(output, plan, {})
-        prediction = _predict(output, plan, out, threads, chosen)
-        output.result("quantize", _describe(plan, {}) | common | {"prediction": prediction})
-        return
+        _dry_run(task)
+    else:
+        _quantize(task, model, discard_source)
+
+
+@dataclass(frozen=True)
+class _Task:
+    output: Output
+    plan: Plan
+    out: Path
+    threads: int
+    device: Device
+
+    def describe(self, stats: StatsByKey, dry_run: bool) -> dict[str, Any]:
+        """What both kinds of run report."""
+        common = {"out": self.out.resolve().name, "dry_run": dry_run, "device": vars(self.device)}
+        return _describe(self.plan, stats) | common
+
+    def announce(self) -> None:
+        """Where scales are searched, and why there."""
+        self.output.text(f"scales are searched on {self.device.name} ({self.device.reason})")
+
+
+def _dry_run(task: _Task) -> None:
+    task.announce()
+    _print_table(task.output, task.plan, {})
+    prediction = _predict(task.output, task.plan, task.out, task.threads, task.device)
+    task.output.result("quantize", task.describe({}, True) | {"prediction": prediction})
+
+
+def _quantize(task: _Task, model: Model, discard: bool) -> None:
+    from hy3.cli.quantize_source import shards_of
     from hy3.quantize.pipeline import quantize
 
-    with terminable(_RESUMES), shards_of(model, out, discard_source) as shards:
-        outcome = quantize(plan, out, threads, output.progress, shards, chosen)
+    task.announce()
+    output, plan, out = task.output, task.plan, task.out
+    with terminable(_RESUMES), shards_of(model, out, discard) as shards:
+        outcome = quantize(plan, out, task.threads, output.progress, shards, task.device)
     if outcome.stats is None:
         output.text(f"{out} was complete already, from the same source")
     else:
         _print_table(output, plan, outcome.stats)
         output.text(f"{out} is complete; hy3 verify proves it")
-    common |= {"resumed_shards": outcome.resumed_shards, "was_complete": outcome.stats is None}
-    output.result("quantize", _describe(plan, outcome.stats or {}) | common)
+    resumed = {"resumed_shards": outcome.resumed_shards, "was_complete": outcome.stats is None}
+    output.result("quantize", task.describe(outcome.stats or {}, False) | resumed)
 
 
-def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
+def _check_choice(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
         hint = f"known are: {', '.join(known)}"
         raise InputError(f"{value!r} is unknown", hint=hint, where=option)
 

@@ -1,17 +1,17 @@
-"""``WeightReader``: single weights of a checkpoint as torch tensors, packed ones decoded."""
+"""``WeightReader``: single weights of a checkpoint as torch tensors, quantized ones decoded."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
-from hy3.nvfp4.tensor import NvFp4Tensor
+from hy3.stored.weight import decode, find_weight
 
 _PLAIN_DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
-_PACKED_PARTS = ("packed", "scale", "global_scale")
-_PACKED_HINT = "hy3 loads BF16 and NVFP4 (compressed-tensors) checkpoints; quantize from BF16"
+_HINT = "hy3 loads BF16, NVFP4 and FP8 checkpoints; quantize from BF16"
 
 
 class WeightReader:
@@ -70,27 +70,25 @@ class WeightReader:
         return float(part)
 
     def _stored(self, name: str) -> Tensor:
-        """The tensor on the CPU: as it is on disk, or decoded to bf16 if it is packed there."""
+        """The tensor on the CPU: as it is on disk, or decoded to bf16 if it is quantized there."""
+        weight = find_weight(self._reader.checkpoint, name)
+        if weight is not None:
+            bits, _ = decode(self._reader, weight)
+            return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
         if name in self._reader.checkpoint.tensors:
             return self._plain(name)
-        base = name.removesuffix(".weight")
-        packed, scales, divisor = (f"{base}.weight_{part}" for part in _PACKED_PARTS)
-        if packed not in self._reader.checkpoint.tensors:
-            raise InputError(
-                "is missing from the checkpoint",
-                hint="run `hy3 inspect` on the folder, then fetch what it lists",
-                where=f"{self._reader.checkpoint.folder}: {name}",
-            )
-        codes = torch.from_numpy(self._reader.array(packed))
-        groups = torch.from_numpy(self._reader.array(scales))
-        return NvFp4Tensor(codes, groups, self.scalar(divisor, 1.0)).dequantize(torch.bfloat16)
+        raise InputError(
+            "is missing from the checkpoint",
+            hint="run `hy3 inspect` on the folder, then fetch what it lists",
+            where=f"{self._reader.checkpoint.folder}: {name}",
+        )
 
     def _plain(self, name: str) -> Tensor:
         info = self._reader.checkpoint.info(name)
         if info.dtype not in _PLAIN_DTYPES:
             raise InputError(
                 f"has dtype {info.dtype}",
-                hint=_PACKED_HINT,
+                hint=_HINT,
                 where=f"{self._reader.checkpoint.folder}: {name}",
             )
         return torch.from_numpy(self._reader.array(name)).view(_PLAIN_DTYPES[info.dtype])

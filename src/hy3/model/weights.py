@@ -1,7 +1,7 @@
 """``Weights``: every tensor of the model, stacked once into the layout that the operations read.
 
-q, k and v lie in one matrix, gate and up in one, and the experts of a layer in two. Packed NVFP4
-experts are decoded while they are read: for checkpoints made by ``hy3`` that is exact in BF16.
+q, k and v lie in one matrix, gate and up in one, and the experts of a layer in two. Quantized
+weights are decoded while they are read: NVFP4 made by ``hy3`` is exact in BF16, FP8 is rounded.
 """
 
 from __future__ import annotations

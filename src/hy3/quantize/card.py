@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from hy3.checkpoint.file_hash import FileHash
+from hy3.checkpoint.forms import FP8_BLOCK, NVFP4_FORMS
 from hy3.quantize.front_matter import front_matter
 from hy3.quantize.pictures import ERROR_PICTURE, SCALE_PICTURE
 from hy3.quantize.plan import Plan
-from hy3.quantize.recipe import NVFP4
+from hy3.quantize.recipe_facts import recipe_sections
 from hy3.quantize.stats import StatsByKey
 from hy3.quantize.summary import summary_table
+from hy3.report.markdown import markdown_table
 from hy3.units import format_bytes
 
 CARD_NAME = "README.md"
@@ -35,16 +37,17 @@ def write_card(
         f"{front_matter(plan)}# {_formats(plan)} weights of a `hy_v3` checkpoint",
         _origin(plan),
         "## What became what",
-        _table(*summary_table(plan, stats)),
+        markdown_table(*summary_table(plan, stats)),
         "Errors are sums of squared errors relative to sums of squared weights.",
         *map(_picture, pictures),
         "## Recipe",
-        "The first rule that names a class decides it; `*` names all.",
-        _table(("class", "format"), [(f"`{kind}`", form) for kind, form in plan.recipe.rules]),
+        *recipe_sections(plan),
         "## Source",
         f"{_published(plan)}SHA-256 of the files that this was made from. `hy3_manifest.json` "
         "holds those of this folder; `hy3 verify` checks both.",
-        _table(("file", "SHA-256"), [(name, each.sha256) for name, each in sorted(source.items())]),
+        markdown_table(
+            ("file", "SHA-256"), [(name, each.sha256) for name, each in sorted(source.items())]
+        ),
     ]
     return ("\n\n".join(sections) + "\n").encode()
 
@@ -63,10 +66,11 @@ def _origin(plan: Plan) -> str:
     mtp = "in BF16" if parameters.mtp == "bf16" else "treated as the others"
     text = (
         f"Made by `hy3` {parameters.hy3_version} from BF16: recipe `{parameters.recipe}`, scale "
-        f"rule `{parameters.scales}`, MTP experts {mtp}. {format_bytes(plan.source_bytes)} became "
-        f"{format_bytes(plan.output_bytes)}. Weights only: activations stay in BF16."
+        f"rule `{parameters.scales}`, MTP layer {mtp}, layout `{parameters.format}`. "
+        f"{format_bytes(plan.source_bytes)} became {format_bytes(plan.output_bytes)}. "
+        f"{_activations(plan)}"
     )
-    if any(step.form == NVFP4 for step in plan.steps()):
+    if plan.assignment.quantized & set(NVFP4_FORMS):
         text += (
             " Tensor scales of NVFP4 are powers of two, so every such weight is exact in BF16 once "
             "decoded."
@@ -74,12 +78,13 @@ def _origin(plan: Plan) -> str:
     return text
 
 
+def _activations(plan: Plan) -> str:
+    if FP8_BLOCK not in plan.assignment.quantized:
+        return "Weights only: activations stay in BF16."
+    return "Engines round the activations of the FP8 linears to FP8 as well, 128 at a time."
+
+
 def _published(plan: Plan) -> str:
     if plan.origin is None:
         return ""
     return f"`{plan.origin.repository}` at revision `{plan.origin.revision}`. "
-
-
-def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [columns, tuple("---" for _ in columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 
 from hy3.checkpoint.engine_rules import engine_module
 from hy3.checkpoint.file_hash import FileHash, hash_file
+from hy3.checkpoint.forms import TENSOR_SCALES
 from hy3.checkpoint.header import TensorInfo, read_head
 from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest
-from hy3.checkpoint.names import module_of, partner_of
+from hy3.checkpoint.names import fused_with, module_of
 from hy3.checkpoint.reader import TensorReader
 from hy3.quantize.progress import Advance
 from hy3.quantize.verdict import Check, judge, not_proved
 
 CHUNK_BYTES = 8 * 2**20
-_TENSOR_SCALES = (".weight_global_scale", ".weight_scale_2")
+_TENSOR_SCALES = tuple(f".{suffix}" for suffix in TENSOR_SCALES)
 _SMALLEST_NORMAL_CODE = 8
 _E4M3_NAN = 0x7F
 _E4M3_MAX = 448.0
@@ -45,6 +46,8 @@ class ShardFindings:
     # module -> least and greatest non-zero code of its group scales, or none if all are zero
     code_ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     zero_codes: list[str] = field(default_factory=list)
+    fp8_scales: int = 0  # tensors of them
+    bad_fp8_scales: list[str] = field(default_factory=list)
 
 
 def scan_shard(reader: TensorReader, shard: str, advance: Advance) -> ShardFindings:
@@ -69,7 +72,8 @@ class _Looker:
     def __init__(self, info: TensorInfo) -> None:
         self.info = info
         self.is_group_scale = info.dtype == "F8_E4M3" and info.name.endswith(".weight_scale")
-        self.finite = True
+        self.is_fp8_scale = not self.is_group_scale and info.name.endswith(".weight_scale")
+        self.finite = self.positive = True
         self.counts = np.zeros(256, np.int64)  # of the codes of a group scale
         self.first: float | None = None
 
@@ -77,6 +81,10 @@ class _Looker:
         data = np.frombuffer(chunk, np.uint8)
         if self.is_group_scale:
             self.counts += np.bincount(data, minlength=256)
+        elif self.is_fp8_scale:
+            self.positive &= _all_finite(data, self.info.dtype) and _all_positive(
+                data, self.info.dtype
+            )
         else:
             self.finite &= _all_finite(data, self.info.dtype)
         if self.info.dtype == "F32" and self.first is None:
@@ -86,6 +94,9 @@ class _Looker:
         name = self.info.name
         if not self.finite:
             findings.not_finite.append(name)
+        findings.fp8_scales += self.is_fp8_scale
+        if not self.positive:
+            findings.bad_fp8_scales.append(name)
         if name.endswith(_TENSOR_SCALES) and self.first is not None:
             findings.tensor_scales[name] = self.first
         if self.is_group_scale:
@@ -112,12 +123,22 @@ def _all_finite(data: NDArray[np.uint8], dtype: str) -> bool:
     return True
 
 
+def _all_positive(data: NDArray[np.uint8], dtype: str) -> bool:
+    """Of floats only; the sign bit leads, and zero has no other."""
+    signed = {"BF16": "<i2", "F16": "<i2", "F32": "<i4", "F64": "<i8"}.get(dtype)
+    return signed is None or bool((data.view(signed) > 0).all())
+
+
 def check_data(findings: list[ShardFindings], ours: bool) -> Iterator[Check]:
     """The checks of scales and values; ``ours`` holds files to the rules of ``quantize``."""
     yield _check_tensor_scales(findings, ours)
     nan = [name for each in findings for name in each.nan_scales]
     yield judge("scale_nan", nan, "group scales hold NaN", "no group scale is NaN")
     yield _check_scale_codes(findings, ours)
+    bad = [name for each in findings for name in each.bad_fp8_scales]
+    count = sum(each.fp8_scales for each in findings)
+    fine = f"all scales of {count} FP8 weights are positive and finite"
+    yield judge("fp8_scales", bad, "FP8 weights have scales that are not positive and finite", fine)
     broken = [name for each in findings for name in each.not_finite]
     yield judge("finite", broken, "tensors hold NaN or infinity", "every other value is finite")
 
@@ -126,18 +147,18 @@ def _check_tensor_scales(findings: list[ShardFindings], ours: bool) -> Check:
     scales = {name: value for each in findings for name, value in each.tensor_scales.items()}
     faults = []
     for name, value in scales.items():
-        partner = partner_of(name)
+        unequal = [each for each in fused_with(name) if scales.get(each, value) != value]
         if not (math.isfinite(value) and value > 0):
             faults.append(f"{name} is {value}")
-        elif ".gate_proj." in name and partner in scales and scales[partner] != value:
-            faults.append(f"{name} is {value}, that of up is {scales[partner]}")
+        elif unequal:
+            faults.append(f"{name} is {value}, {unequal[0]} is {scales[unequal[0]]}")
         elif ours and math.frexp(value)[0] != 0.5:
             faults.append(f"{name} is {value}, not a power of two")
     return judge(
         "tensor_scales",
         faults,
-        "tensor scales are unusable or differ between gate and up",
-        f"{len(scales)} tensor scales are sound and shared by gate and up",
+        "tensor scales are unusable or differ between gate and up or q, k and v",
+        f"{len(scales)} tensor scales are sound and shared by what engines fuse",
     )
 
 

@@ -8,32 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from hy3.checkpoint.census import Census
-from hy3.checkpoint.engine_rules import RuleConflict, engine_module, sglang_module
-from hy3.checkpoint.forms import BF16, FP8, INPUT_SCALES, NVFP4, NVFP4_FORMS
+from hy3.checkpoint.engine_rules import RuleConflict, engine_module, sglang_module, vllm_modules
+from hy3.checkpoint.forms import BF16, INPUT_SCALES, NVFP4_FORMS, parts_of
 from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.json_file import read_json_object
 from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config
-from hy3.checkpoint.names import (
-    expected_packed_tensors,
-    expected_tensors,
-    inner_name,
-    is_mtp,
-    is_routed_expert,
-    module_of,
-    tensor_class,
-)
+from hy3.checkpoint.names import expected_tensors, inner_name, module_of, tensor_class
 from hy3.checkpoint.quantization_config import (
     METHOD_COMPRESSED_TENSORS,
     METHOD_MODELOPT,
     QuantizationConfig,
-    nvfp4_experts_config,
     parse_quantization_config,
 )
+from hy3.checkpoint.scheme_writer import MODELOPT_FILE, quantization_config
 from hy3.errors import InputError
+from hy3.quantize.assignment import Assignment, assign
+from hy3.quantize.recipe import decode_rules
 from hy3.quantize.verdict import Check, judge, not_proved
 
-_RECIPE = "experts-nvfp4"
 _ENGINES = ("scheme", "vllm_matching", "sglang_matching")
 
 
@@ -49,10 +42,18 @@ def check_layout(
     yield _check_tensors(census)
     wrong = [f"{each.name}: {each.found}, not {each.expected}" for each in census.mismatched]
     yield judge("dtypes", wrong, "tensors have a wrong dtype or shape", "all are as expected")
-    yield _check_recipe(checkpoint, census, config, manifest)
+    assignment, recipe = None, not_proved("recipe", "no manifest says what became what")
+    if manifest is not None:
+        try:
+            assignment = _assignment(manifest, config)
+            name = manifest.parameters.recipe
+            recipe = _check_recipe(checkpoint, census, config, assignment, name)
+        except InputError as error:
+            recipe = not_proved("recipe", f"this version would not make it: {error}")
+    yield recipe
     raw = read_json_object(folder / CONFIG_NAME)
     yield _check_model_dtype(raw)
-    yield from _check_engines(folder, raw, checkpoint, config, census, manifest)
+    yield from _check_engines(folder, raw, checkpoint, config, census, assignment)
 
 
 def _check_index(checkpoint: Checkpoint) -> Check:
@@ -73,23 +74,33 @@ def _check_tensors(census: Census) -> Check:
     return Check("tensors", "pass", f"all tensors of {len(census.forms)} weights are there")
 
 
+def _assignment(manifest: Manifest, config: Hy3Config) -> Assignment:
+    """What the manifest's parameters make of every weight; InputError when ``assign`` refuses."""
+    given = manifest.parameters
+    recipe = decode_rules(given.recipe, given.rules, given.fp8_activations)
+    return assign(config, recipe, given.mtp, given.format)
+
+
 def _check_recipe(
-    checkpoint: Checkpoint, census: Census, config: Hy3Config, manifest: Manifest | None
+    checkpoint: Checkpoint,
+    census: Census,
+    config: Hy3Config,
+    assignment: Assignment,
+    recipe: str,
 ) -> Check:
-    if manifest is None:
-        return not_proved("recipe", "no manifest says what became what")
-    parameters = manifest.parameters
-    if parameters.recipe != _RECIPE or parameters.mtp not in ("same", "bf16"):
-        return not_proved("recipe", f"recipe {parameters.recipe!r} is unknown to this version")
     # Scales of activations or of the KV cache are no strangers, yet no recipe of ours writes them.
-    written = expected_packed_tensors(config, quantize_mtp=parameters.mtp == "same")
-    others = checkpoint.tensors.keys() - written.keys() - census.forms.keys()
+    expected = expected_tensors(config)
+    written = {
+        part.name
+        for name, form in assignment.forms.items()
+        for part in parts_of(expected[name], form)
+    }
+    others = checkpoint.tensors.keys() - written - census.forms.keys()
     wrong = [f"{name} is not of the recipe" for name in sorted(others - {*census.unexpected})]
     for name, form in census.forms.items():
-        packed = is_routed_expert(name) and (parameters.mtp == "same" or not is_mtp(name, config))
-        if form != (NVFP4 if packed else BF16):
+        if form != assignment.forms[name]:
             wrong.append(f"{name} is {form}")
-    fine = f"forms are those of {parameters.recipe}, mtp {parameters.mtp}"
+    fine = f"forms are those of {recipe}, mtp {assignment.mtp}"
     return judge("recipe", wrong, "tensors are not what the recipe gives", fine)
 
 
@@ -102,7 +113,7 @@ def _check_model_dtype(raw: dict[str, Any]) -> Check:
 def _quantization_value(folder: Path, raw: dict[str, Any]) -> dict[str, Any] | None:
     """The quantization_config, from ModelOpt's older file of its own where config.json has none."""
     value = raw.get("quantization_config")
-    own_file = folder / "hf_quant_config.json"
+    own_file = folder / MODELOPT_FILE
     if value is None and own_file.is_file():
         return {"quant_method": METHOD_MODELOPT, **read_json_object(own_file)}
     return value
@@ -114,7 +125,7 @@ def _check_engines(
     checkpoint: Checkpoint,
     config: Hy3Config,
     census: Census,
-    manifest: Manifest | None,
+    assignment: Assignment | None,
 ) -> Iterator[Check]:
     """What engines make of quantization_config: of its schemes and of whom they are for."""
     try:
@@ -128,12 +139,12 @@ def _check_engines(
     except InputError as error:
         yield from (Check(identity, "fail", str(error)) for identity in _ENGINES)
         return
-    yield _check_scheme(value or {}, parsed, checkpoint, config, census, manifest)
+    yield _check_scheme(value or {}, parsed, checkpoint, config, census, assignment)
     modules = _modules(config, census)
     ask_vllm = parsed.vllm_scheme if parsed else None
     ask_sglang = parsed.sglang_scheme if parsed else None
-    vllm = _mismatches(modules, ask_vllm, lambda module: module)
-    sglang = _mismatches(modules, ask_sglang, lambda module: sglang_module(module, config))
+    vllm = _mismatches(modules, ask_vllm, vllm_modules)
+    sglang = _mismatches(modules, ask_sglang, lambda module: (sglang_module(module, config),))
     fault, fine = "linears are not what the engine takes them for", _fine(parsed)
     for identity, faults in zip(_ENGINES[1:], (vllm, sglang), strict=True):
         yield judge(identity, faults, fault, fine)
@@ -145,11 +156,11 @@ def _check_scheme(
     checkpoint: Checkpoint,
     config: Hy3Config,
     census: Census,
-    manifest: Manifest | None,
+    assignment: Assignment | None,
 ) -> Check:
     """The formats that the config names, and whether the scales that they need are stored."""
-    if manifest is not None and manifest.parameters.recipe == _RECIPE:
-        written = nvfp4_experts_config(config)
+    if assignment is not None:
+        written = quantization_config(config, assignment.forms, assignment.layout)
         wrong = sorted(_settings(value).items() ^ _settings(written).items())
         notes = [f"{key} is {json.loads(found)}" for key, found in wrong]
         return judge("scheme", notes, "the config is not what the recipe writes", "as written")
@@ -201,21 +212,28 @@ def _modules(config: Hy3Config, census: Census) -> dict[str, tuple[str, str]]:
 def _mismatches(
     modules: dict[str, tuple[str, str]],
     scheme_of: Callable[[str], str | None] | None,
-    prefix_of: Callable[[str], str],
+    prefixes_of: Callable[[str], tuple[str, ...]],
 ) -> list[str]:
     """Linears whose form differs from the scheme that an engine gives to their module."""
     answers: dict[str, tuple[str | None, str]] = {}
     faults = []
     for name, (module, form) in modules.items():
-        if module not in answers:
-            answers[module] = _ask(scheme_of, prefix_of(module))
-        scheme, conflict = answers[module]
-        expected = {BF16: None, FP8: "fp8"}.get(form, "nvfp4" if form in NVFP4_FORMS else form)
-        if conflict:
-            faults.append(f"{name}: {conflict}")
-        elif scheme != expected:
-            faults.append(f"{name} is {form} but is taken for {scheme or 'unquantized'}")
+        prefixes = prefixes_of(module)
+        for prefix in prefixes:
+            if prefix not in answers:
+                answers[prefix] = _ask(scheme_of, prefix)
+        found = (_fault_of(name, form, *answers[prefix]) for prefix in prefixes)
+        faults += list(filter(None, found))[:1]
     return faults
+
+
+def _fault_of(name: str, form: str, scheme: str | None, conflict: str) -> str | None:
+    if conflict:
+        return f"{name}: {conflict}"
+    expected = "nvfp4" if form in NVFP4_FORMS else None if form == BF16 else form
+    if scheme == expected:
+        return None
+    return f"{name} is {form} but is taken for {scheme or 'unquantized'}"
 
 
 def _ask(scheme_of: Callable[[str], str | None] | None, prefix: str) -> tuple[str | None, str]:

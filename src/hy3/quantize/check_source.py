@@ -1,4 +1,4 @@
-"""Checks against the source: copied bytes, and the error of every group of quantized weights.
+"""Checks against the source: copied bytes, and the error of quantized weights under every scale.
 
 Each shard of the source is read once in file order; one weight at a time is in memory.
 """
@@ -6,32 +6,26 @@ Each shard of the source is read once in file order; one weight at a time is in 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hy3.checkpoint.census import Census
 from hy3.checkpoint.file_hash import FileHash, hash_file
-from hy3.checkpoint.forms import BF16, MODELOPT_NVFP4, NVFP4_FORMS
+from hy3.checkpoint.forms import BF16
 from hy3.checkpoint.header import read_head
 from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.model_config import Hy3Config
 from hy3.checkpoint.names import is_mtp, module_of, tensor_class
 from hy3.checkpoint.reader import TensorReader
-from hy3.kernels.scale_search import quantize_bits
-from hy3.kernels.stored_errors import stored_errors
+from hy3.errors import InputError
 from hy3.quantize.check_data import CHUNK_BYTES
+from hy3.quantize.measure import measure
 from hy3.quantize.progress import Advance
 from hy3.quantize.verdict import Check, ClassError, judge, not_proved
-
-# A group may be worse than under rule max by no more than the rounding of its fp32 sum.
-_TOLERANCE = 1 + 1e-6
-
-Bytes = NDArray[np.uint8]
+from hy3.stored.weight import StoredWeight
 
 
 @dataclass
@@ -40,11 +34,11 @@ class SourceFindings:
 
     file_hash: FileHash
     changed: list[str] = field(default_factory=list)  # copies that are lost or not equal
-    worse: list[str] = field(default_factory=list)  # weights with groups worse than rule max
+    worse: list[str] = field(default_factory=list)  # weights with units worse than plain rounding
     unlike: list[str] = field(default_factory=list)  # tensors of a form that is not compared
     unmeasured: list[str] = field(default_factory=list)  # quantized weights with unusable parts
     copies: int = 0
-    groups: int = 0
+    units: int = 0  # groups of 16, rows and blocks
     errors: dict[str, ClassError] = field(default_factory=dict)
 
 
@@ -63,8 +57,8 @@ class SourceComparison:
         digest = hashlib.sha256(read_head(header))
         findings = SourceFindings(FileHash("", header.file_bytes))
         for name, info in header.tensors.items():
-            quantized = self.census.forms.get(name) in NVFP4_FORMS and info.dtype == "BF16"
-            compare = self._compare_groups if quantized else self._compare_copy
+            quantized = self.census.forms.get(name, BF16) != BF16 and info.dtype == "BF16"
+            compare = self._compare_quantized if quantized else self._compare_copy
             for chunk in compare(name, findings):
                 digest.update(chunk)
                 advance(chunk.nbytes)
@@ -74,7 +68,7 @@ class SourceComparison:
     def without_source(self) -> SourceFindings:
         """Tensors and weights of the checkpoint that no shard of the source can speak of."""
         known = self.source.checkpoint.tensors
-        quantized = {name for name, form in self.census.forms.items() if form in NVFP4_FORMS}
+        quantized = {name for name, form in self.census.forms.items() if form != BF16}
         modules = {module_of(name) for name in quantized}
         return SourceFindings(
             FileHash("", 0),
@@ -108,41 +102,21 @@ class SourceComparison:
         if not equal:
             findings.changed.append(f"{name} differs")
 
-    def _compare_groups(self, name: str, findings: SourceFindings) -> Iterator[memoryview]:
-        """Passes the source's bytes on; measures the error of each group of 16 weights."""
+    def _compare_quantized(self, name: str, findings: SourceFindings) -> Iterator[memoryview]:
+        """Passes the source's bytes on; measures the error under each scale."""
         bits = self.source.array(name)
         yield bits.reshape(-1).view(np.uint8).data
-        stored = self._stored(name)
-        if stored is None or stored[1].shape != (bits.shape[0], bits.shape[1] // 16):
+        weight = StoredWeight(self.source.checkpoint.info(name).spec, self.census.forms[name])
+        try:
+            measured = measure(bits, self.made, weight)
+        except InputError:  # the checks of the bytes name what is wrong with it
             findings.unmeasured.append(name)
             return
-        packed, scales, t = stored
-        errors = stored_errors(bits, packed, scales, t).astype(np.float64)
-        under_max = quantize_bits(bits, t, "max")
-        findings.groups += errors.size
-        # A comparison that NaN makes false must not pass.
-        worse = errors.size - int((errors <= under_max.max_errors * _TOLERANCE).sum())
-        if worse:
-            findings.worse.append(f"{name}: {worse} of {errors.size} groups")
-        energy = float(under_max.energies.sum(dtype=np.float64))
+        findings.units += measured.units
+        if measured.worse:
+            findings.worse.append(f"{name}: {measured.worse} of {measured.units}")
         kind = tensor_class(name) + (" (MTP)" if is_mtp(name, self.config) else "")
-        error = ClassError(float(errors.sum()) * t * t, energy * t * t)
-        findings.errors[kind] = findings.errors.get(kind, ClassError(0.0, 0.0)) + error
-
-    def _stored(self, name: str) -> tuple[Bytes, Bytes, float] | None:
-        """Packed values, scale codes and the tensor scale as a multiplier; None if unusable."""
-        module = module_of(name)
-        packed, tensor_scale = f"{module}.weight_packed", f"{module}.weight_global_scale"
-        if self.census.forms[name] == MODELOPT_NVFP4:
-            packed, tensor_scale = name, f"{module}.weight_scale_2"
-        scales = f"{module}.weight_scale"
-        if not {packed, scales, tensor_scale} <= self.made.checkpoint.tensors.keys():
-            return None
-        value = float(self.made.array(tensor_scale).reshape(-1)[0])
-        if not (math.isfinite(value) and value > 0):
-            return None
-        multiplier = value if self.census.forms[name] == MODELOPT_NVFP4 else 1.0 / value
-        return self.made.array(packed), self.made.array(scales), multiplier
+        findings.errors[kind] = findings.errors.get(kind, ClassError(0.0, 0.0)) + measured.error
 
 
 def check_source(findings: list[SourceFindings], rule: str | None) -> Iterator[Check]:
@@ -162,15 +136,15 @@ def check_source(findings: list[SourceFindings], rule: str | None) -> Iterator[C
 def _check_group_errors(findings: list[SourceFindings], rule: str | None) -> Check:
     worse = tuple(name for each in findings for name in each.worse)
     unmeasured = tuple(name for each in findings for name in each.unmeasured)
-    groups = sum(each.groups for each in findings)
+    units = sum(each.units for each in findings)
     if rule is None:
-        reason = f"no manifest names a rule; {len(worse)} weights have groups worse than rule max"
+        reason = f"no manifest names a rule; {len(worse)} weights are worse than plain rounding"
         return Check("group_errors", "not_proved", reason, worse)
     if unmeasured and not worse:
         reason = f"{len(unmeasured)} weights could not be compared with their source"
         return Check("group_errors", "not_proved", reason, unmeasured)
-    fine = f"none of {groups} groups is worse than under rule max"
-    return judge("group_errors", worse, "weights have groups worse than under rule max", fine)
+    fine = f"none of {units} groups, rows and blocks is worse than plain rounding"
+    return judge("group_errors", worse, "weights are worse than plain rounding", fine)
 
 
 def check_source_hashes(

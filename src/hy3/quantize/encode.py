@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hy3.checkpoint.forms import FP8_FORMS, NVFP4, tile_of
+from hy3.checkpoint.forms import FP8_FORMS, MODELOPT_NVFP4, NVFP4_FORMS, tile_of
 from hy3.kernels.fp8_decode import fp8_errors
 from hy3.kernels.fp8_encode import encode_fp8
 from hy3.kernels.scale_search_device import CPU, Device, quantize_bits_on
@@ -39,8 +39,8 @@ def encode(
     """
     if form in FP8_FORMS:
         return _encode_fp8(form, bits)
-    assert form == NVFP4, form
-    return _encode_nvfp4(bits, tensor_scale(largest), scales, device)
+    assert form in NVFP4_FORMS, form
+    return _encode_nvfp4(form, bits, tensor_scale(largest), scales, device)
 
 
 def _encode_fp8(form: str, bits: NDArray[np.uint16]) -> Encoded:
@@ -52,12 +52,15 @@ def _encode_fp8(form: str, bits: NDArray[np.uint16]) -> Encoded:
     return Encoded((codes, tile_scales), WeightStats(error, error, energy))
 
 
-def _encode_nvfp4(bits: NDArray[np.uint16], t: float, scales: str, device: Device) -> Encoded:
+def _encode_nvfp4(
+    form: str, bits: NDArray[np.uint16], t: float, scales: str, device: Device
+) -> Encoded:
     result = quantize_bits_on(device, bits, t, scales)
     error, max_error, energy = (
         float(sums.sum(dtype=np.float64)) * t * t
         for sums in (result.errors, result.max_errors, result.energies)
     )
-    tensors = (result.packed, result.scales, np.array([1.0 / t], np.float32))
+    stored = np.array(t if form == MODELOPT_NVFP4 else [1.0 / t], np.float32)
+    tensors = (result.packed, result.scales, stored)
     shifts = tuple(result.shifts.tolist())
     return Encoded(tensors, WeightStats(error, max_error, energy, shifts))

@@ -17,10 +17,12 @@ from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import INDEX_NAME
 from hy3.checkpoint.json_file import read_json_object
 from hy3.checkpoint.model_config import CONFIG_NAME
+from hy3.checkpoint.quantization_config import METHOD_MODELOPT
+from hy3.checkpoint.scheme_writer import MODELOPT_FILE, modelopt_file
 from hy3.errors import InputError
 
 COPIED = ("*.json", "*.jinja", "*.tiktoken", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*")
-_MADE_HERE = (CONFIG_NAME, "*.safetensors.index.json", "README.md", "hy3_*", ".*")
+_MADE_HERE = (CONFIG_NAME, "*.safetensors.index.json", MODELOPT_FILE, "README.md", "hy3_*", ".*")
 
 
 def export_config(raw: dict[str, Any], quantization_config: dict[str, Any] | None) -> bytes:
@@ -52,6 +54,8 @@ def export_small_files(
     """File name -> content of all but shards, card and manifest."""
     files = dict(_side_files(source))
     files[CONFIG_NAME] = export_config(raw, quantization_config)
+    if quantization_config and quantization_config["quant_method"] == METHOD_MODELOPT:
+        files[MODELOPT_FILE] = _encode(modelopt_file(quantization_config))
     if (source / INDEX_NAME).exists():
         files[INDEX_NAME] = export_index(shards)
     return files

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from hy3.checkpoint.forms import FORMAT_NAMES
 from hy3.quantize.plan import Plan
 
 _SOURCE_CARD = "README.md"
@@ -24,8 +25,8 @@ def front_matter(plan: Plan) -> str:
     facts: dict[str, Any] = {key: known[key] for key in _KEPT if key in known}
     if plan.origin:
         facts |= {"base_model": plan.origin.repository, "base_model_relation": "quantized"}
-    forms = sorted({step.form for step in plan.steps() if step.quantized})
-    facts["tags"] = [plan.raw_config["model_type"], *forms, "compressed-tensors"]
+    formats = {FORMAT_NAMES[form].partition(" ")[0].lower() for form in plan.assignment.quantized}
+    facts["tags"] = [plan.raw_config["model_type"], *sorted(formats), plan.parameters.format]
     block: str = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
     return f"{_FENCE}{block}{_FENCE}\n"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from hy3.checkpoint.file_hash import FileHash, hash_bytes
 from hy3.checkpoint.manifest import Manifest
-from hy3.checkpoint.quantization_config import nvfp4_experts_config
 from hy3.checkpoint.reader import TensorReader
+from hy3.checkpoint.scheme_writer import quantization_config
 from hy3.checkpoint.writer import TEMPORARY_SUFFIX, write_file_durably
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
 from hy3.kernels.scale_search_device import CPU, Device
@@ -122,7 +122,8 @@ def _finish(plan: Plan, folder: OutputFolder, source: ShardSource, resumed_shard
     inputs = plan.small_hashes | {name: shard.source for name, shard in shards.items()}
     outputs = {name: shard.output for name, shard in shards.items()}
     stats = add_stats(shard.stats for shard in shards.values())
-    scheme = nvfp4_experts_config(plan.config, quantize_mtp=plan.parameters.mtp == "same")
+    assignment = plan.assignment
+    scheme = quantization_config(plan.config, assignment.forms, assignment.layout)
     specs = {
         name: [spec for step in steps for spec in step.outputs]
         for name, steps in plan.shards.items()

@@ -10,27 +10,20 @@ from typing import Any
 from hy3 import __version__
 from hy3.checkpoint.census import Census, take_census
 from hy3.checkpoint.file_hash import FileHash, hash_bytes
+from hy3.checkpoint.forms import BF16, FORMAT_NAMES, NVFP4_FORMS, stored_specs
 from hy3.checkpoint.header import TensorInfo, TensorSpec
 from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.json_file import read_json_object
 from hy3.checkpoint.manifest import Origin, Parameters
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config
-from hy3.checkpoint.names import (
-    GROUP_SIZE,
-    is_mtp,
-    layer_of,
-    packed_specs,
-    partner_of,
-    tensor_class,
-)
+from hy3.checkpoint.names import fused_with, is_mtp, layer_of, tensor_class
+from hy3.checkpoint.quantization_config import METHOD_COMPRESSED_TENSORS
 from hy3.errors import InputError
-from hy3.quantize.recipe import COPY, NVFP4, Recipe
+from hy3.quantize.assignment import Assignment, assign
+from hy3.quantize.recipe import COPY, Recipe
 from hy3.quantize.resume import FileStamp
 from hy3.quantize.source import Source, local_source, small_names
 from hy3.quantize.stats import layer_key
-
-# Keeps the bytes of a packed weight a multiple of 4, so that what follows stays aligned.
-_ELEMENTS_MULTIPLE = 64
 
 
 @dataclass(frozen=True)
@@ -38,8 +31,8 @@ class Step:
     """One tensor of the source and what is written for it."""
 
     source: TensorInfo
-    outputs: tuple[TensorSpec, ...]  # packed, scale, global scale; or the source's own spec
-    form: str  # COPY or a format
+    outputs: tuple[TensorSpec, ...]  # the parts of the form; or the source's own spec
+    form: str  # COPY or one of hy3.checkpoint.forms
     label: str  # how reports name its kind
     sharing: tuple[str, ...] = ()  # other tensors of the source under the same tensor scale
 
@@ -79,6 +72,7 @@ class Plan:
     config: Hy3Config
     raw_config: dict[str, Any]
     recipe: Recipe
+    assignment: Assignment
     parameters: Parameters
     shards: dict[str, tuple[Step, ...]]  # shard file name -> steps in data order
     stamps: dict[str, FileStamp]  # config, index and shards, as they looked before reading
@@ -104,7 +98,7 @@ class Plan:
         """The plan by kind of tensor, largest first."""
         groups: dict[tuple[str, str, bool], list[Step]] = {}
         for step in self.steps():
-            form = step.form.upper() if step.quantized else step.source.dtype
+            form = FORMAT_NAMES[step.form] if step.quantized else step.source.dtype
             groups.setdefault((step.label, form, step.quantized), []).append(step)
         lines = [
             PlanLine(
@@ -120,33 +114,38 @@ class Plan:
         return sorted(lines, key=lambda line: (-line.source_bytes, line.label))
 
 
-def make_plan(folder: Path, recipe: Recipe, scales: str, mtp: str) -> Plan:
+def make_plan(
+    folder: Path, recipe: Recipe, scales: str, mtp: str, layout: str = METHOD_COMPRESSED_TENSORS
+) -> Plan:
     """``plan_source`` for a folder."""
-    return plan_source(local_source(folder), recipe, scales, mtp)
+    return plan_source(local_source(folder), recipe, scales, mtp, layout)
 
 
-def plan_source(source: Source, recipe: Recipe, scales: str, mtp: str) -> Plan:
+def plan_source(
+    source: Source, recipe: Recipe, scales: str, mtp: str, layout: str = METHOD_COMPRESSED_TENSORS
+) -> Plan:
     """Check that ``source`` is a whole BF16 checkpoint and plan its shards.
 
     Args:
-        scales: the scale rule
-        mtp: "same" treats the MTP layer's experts as the others, "bf16" copies them
+        recipe: with the user's options applied
+        scales: the scale rule of NVFP4
+        mtp: "same" treats the MTP layer as the others, "bf16" copies it
+        layout: how the parts of a weight are named, see ``scheme_writer.LAYOUTS``
     """
     checkpoint, folder = source.checkpoint, source.checkpoint.folder
     raw_config = read_json_object(folder / CONFIG_NAME)
     config = parse_config(raw_config, where=str(folder / CONFIG_NAME))
     _check_whole(folder, take_census(checkpoint, config))
-    mtp = mtp if config.num_mtp_layers else "same"
+    assignment = assign(config, recipe, mtp, layout)
     return Plan(
         checkpoint=checkpoint,
         config=config,
         raw_config=raw_config,
         recipe=recipe,
-        parameters=Parameters(recipe.name, scales, mtp, __version__),
+        assignment=assignment,
+        parameters=_parameters(recipe, scales, assignment),
         shards={
-            name: tuple(
-                _step(info, recipe, config, mtp, header.path) for info in header.tensors.values()
-            )
+            name: tuple(_step(info, assignment, config) for info in header.tensors.values())
             for name, header in checkpoint.headers.items()
         },
         stamps=source.stamps,
@@ -157,22 +156,28 @@ def plan_source(source: Source, recipe: Recipe, scales: str, mtp: str) -> Plan:
     )
 
 
-def _step(info: TensorInfo, recipe: Recipe, config: Hy3Config, mtp: str, path: Path) -> Step:
-    kind = tensor_class(info.name)
-    in_mtp = is_mtp(info.name, config)
-    label = f"{kind} (MTP)" if in_mtp else kind
-    if recipe.format_of(kind) != NVFP4 or (in_mtp and mtp == "bf16"):
+def _parameters(recipe: Recipe, scales: str, assignment: Assignment) -> Parameters:
+    """Normalised: FP8 has one rule, whatever was asked for."""
+    searched = assignment.quantized & set(NVFP4_FORMS)
+    return Parameters(
+        recipe=recipe.name,
+        scales=scales if searched else "max",
+        mtp=assignment.mtp,
+        hy3_version=__version__,
+        format=assignment.layout,
+        fp8_activations=recipe.fp8_activations,
+        lm_head=recipe.lm_head,
+        rules=recipe.encode_rules(),
+    )
+
+
+def _step(info: TensorInfo, assignment: Assignment, config: Hy3Config) -> Step:
+    label = tensor_class(info.name) + (" (MTP)" if is_mtp(info.name, config) else "")
+    form = assignment.forms[info.name]
+    if form == BF16:
         return Step(info, (info.spec,), COPY, label)
-    rows, columns = info.shape
-    if columns % GROUP_SIZE or rows * columns % _ELEMENTS_MULTIPLE:
-        raise InputError(
-            f"shape {rows} x {columns} does not fit NVFP4",
-            hint=f"it needs columns in groups of {GROUP_SIZE} and {_ELEMENTS_MULTIPLE} elements "
-            "or a multiple",
-            where=f"{path}: tensor {info.name!r}",
-        )
-    partner = partner_of(info.name)
-    return Step(info, packed_specs(info.spec), NVFP4, label, (partner,) if partner else ())
+    sharing = fused_with(info.name) if form in NVFP4_FORMS else ()
+    return Step(info, stored_specs(info.spec, form), form, label, sharing)
 
 
 def _check_whole(folder: Path, census: Census) -> None:

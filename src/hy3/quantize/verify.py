@@ -34,7 +34,7 @@ from hy3.quantize.verdict import Check, Verdict, not_proved
 
 _MAX_WORKERS = 8
 _SOURCE_CHECKS = ("copied_bytes", "group_errors", "source_hashes")
-_AFTER_LAYOUT = ("tensor_scales", "scale_nan", "scale_codes", "finite")
+_AFTER_LAYOUT = ("tensor_scales", "scale_nan", "scale_codes", "fp8_scales", "finite")
 _LAYOUT = (
     *("tensors", "dtypes", "recipe", "model_dtype"),
     *("scheme", "vllm_matching", "sglang_matching"),

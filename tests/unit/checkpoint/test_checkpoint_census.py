@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from hy3.checkpoint.census import take_census
+from hy3.checkpoint.forms import NVFP4, stored_specs
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import INDEX_NAME, open_checkpoint
 from hy3.checkpoint.model_config import load_config
-from hy3.checkpoint.names import expected_tensors, packed_specs
+from hy3.checkpoint.names import expected_tensors
 from hy3.checkpoint.writer import ShardWriter
 from support.real_models import HY3
 from support.sparse import write_sparse
@@ -106,7 +107,7 @@ def test_missing_and_unexpected(tmp_path, specs):
 
 
 def test_a_part_of_a_packed_weight_is_missing(tmp_path, specs):
-    packed = packed_specs(specs.pop(GATE))
+    packed = stored_specs(specs.pop(GATE), NVFP4)
     for absent in range(3):
         kept = [part for index, part in enumerate(packed) if index != absent]
         census = store(tmp_path, [*specs.values(), *kept])
@@ -133,7 +134,7 @@ def test_kv_scales_are_welcome_and_outer_names_are_not(tmp_path, specs):
 
 
 def test_both_forms_of_one_weight(tmp_path, specs):
-    census = store(tmp_path, [*specs.values(), *packed_specs(specs[GATE])])
+    census = store(tmp_path, [*specs.values(), *stored_specs(specs[GATE], NVFP4)])
     assert census.unexpected == (GATE,) and not census.missing
 
 

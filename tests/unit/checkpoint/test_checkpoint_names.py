@@ -6,17 +6,16 @@ import pytest
 
 from hy3.checkpoint.model_config import parse_config
 from hy3.checkpoint.names import (
-    expected_packed_tensors,
     expected_tensors,
+    fused_with,
     inner_name,
     is_mtp,
     is_routed_expert,
     layer_of,
-    packed_specs,
-    partner_of,
     tensor_class,
 )
 from support.real_models import HY3, HY_MT2
+from support.recipes import written_specs
 from support.weight_files import tensor_shapes
 
 CASES = [  # config, BF16 tensors and bytes, NVFP4 tensors and bytes: published index totals
@@ -31,14 +30,14 @@ def test_counts_and_bytes(raw, count, total, packed_count, packed_total):
     expected = expected_tensors(config)
     assert len(expected) == count
     assert sum(spec.nbytes for spec in expected.values()) == total
-    packed = expected_packed_tensors(config)
+    packed = written_specs(config)
     assert len(packed) == packed_count
     assert sum(spec.nbytes for spec in packed.values()) == packed_total
 
 
 def test_mtp_left_in_bf16_costs_what_it_should():
     config = parse_config(HY3)
-    both = [expected_packed_tensors(config, mtp) for mtp in (True, False)]
+    both = [written_specs(config, mtp=mtp) for mtp in ("same", "bf16")]
     mtp = [spec for spec in both[1].values() if is_mtp(spec.name, config)]
     assert len(mtp) == 593
     packed, plain = (sum(spec.nbytes for spec in each.values()) for each in both)
@@ -70,16 +69,7 @@ def test_every_expected_tensor_has_a_class():
         "shared_expert": 80 * 3,
         "mtp_projection": 1,
     }
-    assert {tensor_class(name) for name in expected_packed_tensors(config)} == set(counts)
-
-
-def test_packed_specs():
-    config = parse_config(HY3)
-    weight = expected_tensors(config)["model.layers.80.mlp.experts.191.down_proj.weight"]
-    packed, scale, global_scale = packed_specs(weight)
-    assert (packed.name, packed.dtype) == (weight.name + "_packed", "U8")
-    assert packed.shape == (4096, 768) and scale.shape == (4096, 96)
-    assert (scale.dtype, global_scale.dtype, global_scale.shape) == ("F8_E4M3", "F32", (1,))
+    assert {tensor_class(name) for name in written_specs(config)} == set(counts)
 
 
 def test_questions_about_names():
@@ -91,11 +81,12 @@ def test_questions_about_names():
     assert not is_mtp("model.layers.79.self_attn.q_proj.weight", config)
     assert not is_mtp("lm_head.weight", config)
     assert layer_of("model.norm.weight") is None and layer_of("model.layers.12.x") == 12
-    assert partner_of("m.experts.1.gate_proj.weight") == "m.experts.1.up_proj.weight"
-    assert partner_of("m.experts.1.up_proj.weight_global_scale") == (
-        "m.experts.1.gate_proj.weight_global_scale"
+    assert fused_with("m.experts.1.gate_proj.weight") == ("m.experts.1.up_proj.weight",)
+    assert fused_with("m.experts.1.up_proj.weight_global_scale") == (
+        "m.experts.1.gate_proj.weight_global_scale",
     )
-    assert partner_of("m.experts.1.down_proj.weight") is None
+    assert fused_with("a.k_proj.weight") == ("a.q_proj.weight", "a.v_proj.weight")
+    assert fused_with("m.experts.1.down_proj.weight") == () == fused_with("a.o_proj.weight")
     for name in ("model.rotary.inv_freq", "model.layers.1.mlp.gate.weight", "model.layers.x.y", ""):
         assert tensor_class(name) == "unknown"
     assert tensor_class("model.layers.3.self_attn.k_scale") == "kv_scale"

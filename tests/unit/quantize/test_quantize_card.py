@@ -65,7 +65,7 @@ def test_the_card_shows_table_recipe_hashes_and_pictures(licensed, made):
     card, manifest = (made / "README.md").read_text(), read_manifest(made)
     for name, each in manifest.source.items():
         assert f"| {name} | {each.sha256} |" in card
-    assert "| `routed_expert` | nvfp4 |\n| `*` | copy |" in card
+    assert "| class | `routed_expert` | nvfp4 |\n| class | `*` | copy |" in card
     pictures = {path.name for path in made.glob("*.svg")}
     assert pictures == {ERROR_PICTURE, SCALE_PICTURE} and pictures < manifest.outputs.keys()
     for name in pictures:

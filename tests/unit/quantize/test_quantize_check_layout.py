@@ -92,7 +92,7 @@ def without(pattern: str) -> Callable[[dict], None]:
 
 
 def test_ignore_list_leaves_bf16_matched_or_unmatched(source, out):
-    edit_config(source, out, without("re:.*self_attn.*"))
+    edit_config(source, out, without(r"re:.*self_attn\.o_proj$"))
     only_failure(verify(out), "sglang_matching", "model.layers.3.self_attn.o_proj.weight")
 
     def to_linear(config):
@@ -102,12 +102,12 @@ def test_ignore_list_leaves_bf16_matched_or_unmatched(source, out):
     verdict = verify(out)
     assert statuses(verdict, "fail") == {"vllm_matching", "sglang_matching"}
     faults = check_of(verdict, "vllm_matching").tensors
-    assert len(faults) == 4 * 4 and all("is bf16 but is taken for nvfp4" in each for each in faults)
+    assert len(faults) == 4 and all("is bf16 but is taken for nvfp4" in each for each in faults)
 
 
 def test_bf16_mtp_experts_that_the_config_does_not_ignore(source, tmp_path):
     out = make_quantized(source, tmp_path / "out", mtp="bf16")
-    edit_config(source, out, without("re:.*decoder\\.mlp\\.experts.*"))
+    edit_config(source, out, without(r"re:.*decoder\..*"))
     only_failure(verify(out), "sglang_matching", MTP_DOWN)
     edit_config(source, out, without(r"re:.*layers\.3\..*"))
     assert statuses(verify(out), "fail") == {"vllm_matching", "sglang_matching"}

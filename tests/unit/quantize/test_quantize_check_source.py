@@ -17,6 +17,7 @@ from support.planted import (
     GATE,
     MTP_DOWN,
     alter,
+    check_of,
     edit_config,
     make_foreign,
     only_failure,
@@ -135,8 +136,8 @@ def test_a_modelopt_file(source, out):
     assert statuses(verify(out), "fail") == {"scheme", "vllm_matching", "sglang_matching"}
 
 
-def test_fp8_weights_are_not_compared(source, out):
-    """No rule of ours speaks of them: complete and finite, but their error stays unproved."""
+def test_a_foreign_fp8_weight_is_measured_and_not_judged(source, out):
+    """No manifest names a rule, so its error stays unproved, however large."""
     name = "model.layers.0.self_attn.o_proj"
 
     def change(contents):
@@ -152,5 +153,7 @@ def test_fp8_weights_are_not_compared(source, out):
     rewrite(source, out, change)
     make_foreign(out)
     verdict = verify(out, source)
-    assert "copied_bytes" in statuses(verdict, "not_proved")
+    assert {"copied_bytes", "group_errors"} <= statuses(verdict, "pass", "not_proved")
     assert statuses(verdict, "fail") == {"vllm_matching", "sglang_matching"}
+    assert any(name in each for each in check_of(verdict, "group_errors").tensors)
+    assert verdict.error_by_class["attention"].relative == pytest.approx(1)  # all zeros

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from hy3.checkpoint.index import open_checkpoint
 from hy3.checkpoint.manifest import read_manifest
-from hy3.checkpoint.names import is_routed_expert, module_of, partner_of
+from hy3.checkpoint.names import fused_with, is_routed_expert, module_of
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
 from hy3.nvfp4.scales import tensor_scale
@@ -94,7 +94,7 @@ def test_experts_are_the_oracles_and_compressed_tensors_reads_it(source: Path, m
     pairs_across_shards = 0
     placed = open_checkpoint(source).tensors
     for name in list(filter(is_routed_expert, old))[::3]:
-        module, partner = module_of(name), partner_of(name)
+        module, partner = module_of(name), next(iter(fused_with(name)), None)
         largest = float(old[name].abs().max())
         if partner:
             largest = max(largest, float(old[partner].abs().max()))

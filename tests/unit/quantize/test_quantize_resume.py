@@ -7,7 +7,6 @@ import os
 import pytest
 
 from hy3.checkpoint.file_hash import FileHash
-from hy3.checkpoint.manifest import Parameters
 from hy3.errors import InputError
 from hy3.quantize.resume import (
     RESUME_NAME,
@@ -18,9 +17,10 @@ from hy3.quantize.resume import (
     stamp_of,
 )
 from hy3.quantize.stats import WeightStats
+from support.recipes import PARAMETERS
 
 STATE = ResumeState(
-    Parameters("experts-nvfp4", "exact", "same", "0.1.0"),
+    PARAMETERS,
     {"config.json": FileStamp(10, 1_700_000_000_123_456_789)},
     {
         "a.safetensors": FinishedShard(
