@@ -23,9 +23,9 @@ from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config
 from hy3.checkpoint.names import is_mtp, is_routed_expert
 from hy3.checkpoint.quantization_config import (
     METHOD_COMPRESSED_TENSORS,
-    nvfp4_experts_config,
     parse_quantization_config,
 )
+from hy3.checkpoint.scheme_writer import quantization_config
 from hy3.checkpoint.writer import write_file_durably
 from hy3.errors import InputError
 from hy3.quantize.check_layout import check_layout
@@ -137,7 +137,7 @@ def _right_ignore(quantization: Any, config: Hy3Config, census: Census) -> list[
     drafter = {n for n in census.forms if is_routed_expert(n) and is_mtp(n, config)}
     if others - {BF16} or packed not in (trunk, trunk | drafter):
         return None
-    written = nvfp4_experts_config(config, quantize_mtp=packed != trunk)
+    written = quantization_config(config, census.forms, METHOD_COMPRESSED_TENSORS)
     ignore: list[str] = written["ignore"]
     return ignore
 

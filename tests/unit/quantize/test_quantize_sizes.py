@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from hy3.checkpoint.model_config import parse_config
@@ -10,6 +14,7 @@ from support.real_models import HY3, HY_MT2
 from support.recipes import VARIANTS, assigned, written_specs
 
 CONFIG = parse_config(HY3)
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -49,3 +54,8 @@ def test_which_cards_hold_hy_mt2() -> None:
         "all-nvfp4": [True, True, True],
         "fp8": [False, False, True],
     }
+
+
+def test_the_tables_in_the_docs_are_what_the_shapes_give() -> None:
+    run = subprocess.run([sys.executable, "tools/recipes_table.py", "--check"], cwd=ROOT)
+    assert run.returncode == 0, "run python tools/recipes_table.py"
