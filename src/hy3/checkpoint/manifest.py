@@ -35,6 +35,12 @@ class Parameters:
     fp8_activations: str  # "none" or "dynamic"
     lm_head: str  # "bf16" or "fp8"
     rules: str  # of the recipe, as hy3.quantize.recipe encodes them
+    nonfinite: str = ""  # tensors with NaN or infinity that were kept, joined by commas
+
+    @property
+    def nonfinite_names(self) -> frozenset[str]:
+        """The tensors that were kept although they hold NaN or infinity."""
+        return frozenset(filter(None, self.nonfinite.split(",")))
 
 
 @dataclass(frozen=True)

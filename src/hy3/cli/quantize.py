@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from hy3.cli.model_folder import Model
     from hy3.kernels.scale_search_device import Device
     from hy3.quantize.plan import Plan
+    from hy3.quantize.source import Source
     from hy3.quantize.stats import StatsByKey
 
-_RULES = ("max", "four-over-six", "exact")
-_MTP = ("same", "bf16")
-_LAYOUTS = ("compressed-tensors", "modelopt")
-_ACTIVATIONS = ("none", "dynamic")
-_LM_HEADS = ("bf16", "fp8")
+_CHOICES = {
+    "--scales": ("max", "four-over-six", "exact"),
+    "--mtp": ("same", "bf16"),
+    "--format": ("compressed-tensors", "modelopt"),
+    "--fp8-activations": ("none", "dynamic"),
+    "--lm-head": ("bf16", "fp8"),
+}
 _RECIPE_HELP = (
     "What becomes what: experts-nvfp4, experts-nvfp4-attn-fp8, all-nvfp4, fp8, or a path that ends "
     "in .toml."
@@ -56,6 +60,11 @@ def command(
         "--discard-source",
         help="Of a model on a hub: keep no shard once all in it is durable in OUT.",
     ),
+    keep_nonfinite: bool = typer.Option(
+        False,
+        "--keep-nonfinite",
+        help="Copy tensors with NaN or infinity; reads the whole of SRC once before.",
+    ),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Print plan, time and room needed; keep nothing."
     ),
@@ -63,14 +72,7 @@ def command(
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Quantize to NVFP4 and FP8, streaming; run it again to resume."""
-    for option, value, known in (
-        ("--scales", scales, _RULES),
-        ("--mtp", mtp, _MTP),
-        ("--format", layout, _LAYOUTS),
-        ("--fp8-activations", fp8_activations, _ACTIVATIONS),
-        ("--lm-head", lm_head, _LM_HEADS),
-    ):
-        _check_choice(option, value, known)
+    _check_choices(scales, mtp, layout, fp8_activations, lm_head)
     from hy3.cli.model_folder import expand_home
     from hy3.cli.quantize_source import open_source_model, source_of
     from hy3.hardware.cores import usable_cores
@@ -81,8 +83,10 @@ def command(
     output, out = Output(json_output, quiet), expand_home(out)
     chosen = load_recipe(recipe).with_options(fp8_activations, lm_head)
     model = open_source_model(source, output, discard_source)
-    plan = plan_source(source_of(model), chosen, scales, mtp, layout)
-    task = _Task(output, plan, out, workers or usable_cores(), choose_device(device))
+    planned, threads = source_of(model), workers or usable_cores()
+    kept = _find_nonfinite(output, planned, model, threads) if keep_nonfinite else ()
+    plan = plan_source(planned, chosen, scales, mtp, layout, kept)
+    task = _Task(output, plan, out, threads, choose_device(device))
     if dry_run:
         _dry_run(task)
     else:
@@ -105,6 +109,22 @@ class _Task:
     def announce(self) -> None:
         """Where scales are searched, and why there."""
         self.output.text(f"scales are searched on {self.device.name} ({self.device.reason})")
+
+
+def _find_nonfinite(output: Output, source: Source, model: Model, threads: int) -> Collection[str]:
+    """The tensors that must be kept, each said with its count."""
+    from hy3.quantize.nonfinite import find_nonfinite
+
+    if model.remote is not None:
+        raise InputError(
+            "would fetch all of the model before it begins",
+            hint="fetch the model into a folder first, or leave the option out",
+            where="--keep-nonfinite",
+        )
+    found = find_nonfinite(source.checkpoint, threads, output.progress)
+    for name, counts in found.items():
+        output.warning(f"{name} holds {counts}: it and what engines build with it stay as they are")
+    return found
 
 
 def _dry_run(task: _Task) -> None:
@@ -131,10 +151,12 @@ def _quantize(task: _Task, model: Model, discard: bool) -> None:
     output.result("quantize", task.describe(outcome.stats or {}, False) | resumed)
 
 
-def _check_choice(option: str, value: str | None, known: tuple[str, ...]) -> None:
-    if value is not None and value not in known:
-        hint = f"known are: {', '.join(known)}"
-        raise InputError(f"{value!r} is unknown", hint=hint, where=option)
+def _check_choices(*values: str | None) -> None:
+    """``values`` in the order of _CHOICES."""
+    for value, (option, known) in zip(values, _CHOICES.items(), strict=True):
+        if value is not None and value not in known:
+            hint = f"known are: {', '.join(known)}"
+            raise InputError(f"{value!r} is unknown", hint=hint, where=option)
 
 
 def _describe(plan: Plan, stats: StatsByKey) -> dict[str, Any]:

@@ -6,6 +6,7 @@ or compute garbage from it. Sources: vLLM 0.26 and 0.32, SGLang 0.5.23.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from hy3.checkpoint.engine_rules import engine_unit
@@ -60,12 +61,16 @@ class Assignment:
         return set(self.forms.values()) - {BF16}
 
 
-def assign(config: Hy3Config, recipe: Recipe, mtp: str, layout: str) -> Assignment:
+def assign(
+    config: Hy3Config, recipe: Recipe, mtp: str, layout: str, nonfinite: Collection[str] = ()
+) -> Assignment:
     """Apply a recipe.
 
     Args:
         mtp: "same" treats the MTP layer as the others, "bf16" copies it
         layout: how files name the parts of a weight, see ``scheme_writer.LAYOUTS``
+        nonfinite: tensors that cannot be quantized; whatever engines build as one with one of
+            them is copied as well, all experts of a layer with an expert
 
     Raises:
         InputError: when no engine could serve the result, naming rule, weight and reason.
@@ -73,9 +78,10 @@ def assign(config: Hy3Config, recipe: Recipe, mtp: str, layout: str) -> Assignme
     mtp = mtp if config.num_mtp_layers else "same"
     expected = expected_tensors(config)
     _check_patterns(recipe, expected)
+    copied = {engine_unit(module_of(name)) for name in nonfinite}
     forms = {}
     for name, spec in expected.items():
-        kept = mtp == "bf16" and is_mtp(name, config)
+        kept = (mtp == "bf16" and is_mtp(name, config)) or engine_unit(module_of(name)) in copied
         form = COPY if kept else recipe.format_of(name)
         if form != COPY:
             _check_class(recipe, name, form)

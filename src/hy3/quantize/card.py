@@ -75,6 +75,11 @@ def _origin(plan: Plan) -> str:
             " Tensor scales of NVFP4 are powers of two, so every such weight is exact in BF16 once "
             "decoded."
         )
+    if kept := sorted(parameters.nonfinite_names):
+        text += (
+            f" {len(kept)} tensors of the source hold NaN or infinity; they were copied with what "
+            f"engines build as one with them: {', '.join(f'`{name}`' for name in kept)}."
+        )
     return text
 
 

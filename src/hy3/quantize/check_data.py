@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,8 +129,13 @@ def _all_positive(data: NDArray[np.uint8], dtype: str) -> bool:
     return signed is None or bool((data.view(signed) > 0).all())
 
 
-def check_data(findings: list[ShardFindings], ours: bool) -> Iterator[Check]:
-    """The checks of scales and values; ``ours`` holds files to the rules of ``quantize``."""
+def check_data(
+    findings: list[ShardFindings], ours: bool, nonfinite: Collection[str] = ()
+) -> Iterator[Check]:
+    """The checks of scales and values; ``ours`` holds files to the rules of ``quantize``.
+
+    ``nonfinite`` are the tensors that were knowingly kept with NaN or infinity.
+    """
     yield _check_tensor_scales(findings, ours)
     nan = [name for each in findings for name in each.nan_scales]
     yield judge("scale_nan", nan, "group scales hold NaN", "no group scale is NaN")
@@ -139,8 +144,16 @@ def check_data(findings: list[ShardFindings], ours: bool) -> Iterator[Check]:
     count = sum(each.fp8_scales for each in findings)
     fine = f"all scales of {count} FP8 weights are positive and finite"
     yield judge("fp8_scales", bad, "FP8 weights have scales that are not positive and finite", fine)
-    broken = [name for each in findings for name in each.not_finite]
-    yield judge("finite", broken, "tensors hold NaN or infinity", "every other value is finite")
+    yield _check_finite(findings, nonfinite)
+
+
+def _check_finite(findings: list[ShardFindings], nonfinite: Collection[str]) -> Check:
+    found = [name for each in findings for name in each.not_finite]
+    broken = [name for name in found if name not in nonfinite]
+    if found and not broken:
+        detail = f"{len(found)} tensors hold NaN or infinity, kept as the manifest says"
+        return Check("finite", "warn", detail, tuple(found))
+    return judge("finite", broken, "tensors hold NaN or infinity", "every other value is finite")
 
 
 def _check_tensor_scales(findings: list[ShardFindings], ours: bool) -> Check:

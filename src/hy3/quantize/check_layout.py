@@ -78,7 +78,7 @@ def _assignment(manifest: Manifest, config: Hy3Config) -> Assignment:
     """What the manifest's parameters make of every weight; InputError when ``assign`` refuses."""
     given = manifest.parameters
     recipe = decode_rules(given.recipe, given.rules, given.fp8_activations)
-    return assign(config, recipe, given.mtp, given.format)
+    return assign(config, recipe, given.mtp, given.format, given.nonfinite_names)
 
 
 def _check_recipe(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
+from hy3.checkpoint.index import Checkpoint
+from hy3.checkpoint.reader import TensorReader
 from hy3.kernels.scale_search import largest_magnitude
+from hy3.quantize.progress import Advance, Progress
+from hy3.quantize.threads import Stopped, finished_shards
+
+_CHUNK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -39,3 +47,42 @@ def count_nonfinite(chunks: Iterable[memoryview], dtype: str) -> Nonfinite:
         nans += int(np.isnan(values).sum())
         infinities += int(np.isinf(values).sum())
     return Nonfinite(nans, infinities)
+
+
+def find_nonfinite(
+    checkpoint: Checkpoint, workers: int, progress: Progress
+) -> dict[str, Nonfinite]:
+    """Every tensor with NaN or infinity, in order of names; reads the whole checkpoint once."""
+    stop = threading.Event()
+    found: dict[str, Nonfinite] = {}
+    with (
+        progress("look for NaN", checkpoint.total_bytes) as advance,
+        TensorReader(checkpoint) as reader,
+    ):
+
+        def scan(shard: str) -> dict[str, Nonfinite]:
+            return _scan(reader, shard, stop, advance)
+
+        with closing(finished_shards(scan, checkpoint.headers, workers, stop)) as results:
+            for _, each in results:
+                found |= each
+    return dict(sorted(found.items()))
+
+
+def _scan(
+    reader: TensorReader, shard: str, stop: threading.Event, advance: Advance
+) -> dict[str, Nonfinite]:
+    found = {}
+    pages = reader.read_ahead(shard)
+    for name, info in reader.checkpoint.headers[shard].tensors.items():
+        finite, offset = True, reader.offset(name)
+        for chunk in reader.chunks(name, _CHUNK_BYTES):
+            if stop.is_set():
+                raise Stopped
+            pages.at(offset)
+            finite = finite and all_finite(chunk, info.dtype)
+            offset += chunk.nbytes
+            advance(chunk.nbytes)
+        if not finite:
+            found[name] = count_nonfinite(reader.chunks(name, _CHUNK_BYTES), info.dtype)
+    return found

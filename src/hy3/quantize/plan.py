@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,12 @@ def make_plan(
 
 
 def plan_source(
-    source: Source, recipe: Recipe, scales: str, mtp: str, layout: str = METHOD_COMPRESSED_TENSORS
+    source: Source,
+    recipe: Recipe,
+    scales: str,
+    mtp: str,
+    layout: str = METHOD_COMPRESSED_TENSORS,
+    nonfinite: Collection[str] = (),
 ) -> Plan:
     """Check that ``source`` is a whole BF16 checkpoint and plan its shards.
 
@@ -131,19 +136,20 @@ def plan_source(
         scales: the scale rule of NVFP4
         mtp: "same" treats the MTP layer as the others, "bf16" copies it
         layout: how the parts of a weight are named, see ``scheme_writer.LAYOUTS``
+        nonfinite: tensors with NaN or infinity that are to be copied as they are
     """
     checkpoint, folder = source.checkpoint, source.checkpoint.folder
     raw_config = read_json_object(folder / CONFIG_NAME)
     config = parse_config(raw_config, where=str(folder / CONFIG_NAME))
     _check_whole(folder, take_census(checkpoint, config))
-    assignment = assign(config, recipe, mtp, layout)
+    assignment = assign(config, recipe, mtp, layout, nonfinite)
     return Plan(
         checkpoint=checkpoint,
         config=config,
         raw_config=raw_config,
         recipe=recipe,
         assignment=assignment,
-        parameters=_parameters(recipe, scales, assignment),
+        parameters=_parameters(recipe, scales, assignment, nonfinite),
         shards={
             name: tuple(_step(info, assignment, config) for info in header.tensors.values())
             for name, header in checkpoint.headers.items()
@@ -156,7 +162,9 @@ def plan_source(
     )
 
 
-def _parameters(recipe: Recipe, scales: str, assignment: Assignment) -> Parameters:
+def _parameters(
+    recipe: Recipe, scales: str, assignment: Assignment, nonfinite: Collection[str]
+) -> Parameters:
     """Normalised: FP8 has one rule, whatever was asked for."""
     searched = assignment.quantized & set(NVFP4_FORMS)
     return Parameters(
@@ -168,6 +176,7 @@ def _parameters(recipe: Recipe, scales: str, assignment: Assignment) -> Paramete
         fp8_activations=recipe.fp8_activations,
         lm_head=recipe.lm_head,
         rules=recipe.encode_rules(),
+        nonfinite=",".join(sorted(nonfinite)),
     )
 
 

@@ -61,6 +61,7 @@ class ShardStreamer:
         self.plan, self.shards, self.out = plan, shards, out
         self.device = device
         self.reader = shards.reader
+        self.kept = plan.parameters.nonfinite_names
         self.advance = advance
         self.stop = threading.Event()
         # tensor -> largest magnitude, so that no tensor is read again for one that follows it
@@ -141,7 +142,7 @@ class ShardStreamer:
 
     def _copy(self, info: TensorInfo, work: _Work) -> None:
         for chunk in self._passing(info, work):
-            if not all_finite(chunk, info.dtype):
+            if info.name not in self.kept and not all_finite(chunk, info.dtype):
                 raise self._nonfinite(info.name)
             work.digest.update(chunk)
             work.writer.write_chunk(chunk)
@@ -201,6 +202,6 @@ class ShardStreamer:
         found = count_nonfinite(self.reader.chunks(name, CHUNK_BYTES), dtype)
         return InputError(
             f"holds {found}",
-            hint="the checkpoint is damaged: fetch the shard again",
+            hint="fetch the shard again; --keep-nonfinite copies such tensors as they are",
             where=f"{self.plan.checkpoint.path(name)}: tensor {name!r}",
         )

@@ -73,7 +73,7 @@ def verify(folder: Path, source: Path | None = None, advance: Advance | None = N
     with TensorReader(checkpoint) as reader:
         scanned = crew.map(checkpoint, lambda shard: scan_shard(reader, shard, crew.advance))
         hashes = {shard: findings.file_hash for shard, findings in scanned.items()}
-        checks += check_data(list(scanned.values()), ours=rule is not None)
+        checks += check_data(list(scanned.values()), rule is not None, _nonfinite(manifest))
         checks.append(check_hashes(folder, manifest, hashes))
         if opened_source is None:
             checks += [not_proved(identity, "no --source was given") for identity in _SOURCE_CHECKS]
@@ -135,6 +135,10 @@ def _rule(manifest: Manifest | None) -> str | None:
     """The manifest's scale rule when it is one of ours."""
     rule = manifest.parameters.scales if manifest else None
     return rule if rule in RULES else None
+
+
+def _nonfinite(manifest: Manifest | None) -> frozenset[str]:
+    return manifest.parameters.nonfinite_names if manifest else frozenset()
 
 
 def _unsound(error: InputError) -> Verdict:

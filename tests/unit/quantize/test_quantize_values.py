@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hy3.checkpoint.index import open_checkpoint
+from hy3.checkpoint.model_config import load_config
+from hy3.checkpoint.names import expected_tensors, is_routed_expert
 from hy3.errors import InputError
 from hy3.nvfp4.scales import tensor_scale
 from hy3.nvfp4.tensor import quantize as quantize_tensor
 from hy3.quantize.verify import verify
 from support.foreign_decoder import decode
-from support.quantizing import run
+from support.quantizing import run, tree
 from support.scripted import make_random
 
 EXPERT = "model.layers.1.mlp.experts.2."
@@ -90,6 +96,62 @@ def test_nan_in_an_fp32_tensor(source: Path, tmp_path: Path) -> None:
     plant(source, name, values)
     with pytest.raises(InputError, match="1 NaN and 0 infinite values"):
         run(source, tmp_path / "out")
+
+
+def with_nan(source: Path, name: str) -> torch.Tensor:
+    values = weight(source, name)
+    values.flatten()[:2] = torch.tensor([float("nan"), float("-inf")])
+    plant(source, name, values)
+    return values
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def hy3(*arguments: str | Path) -> tuple[int, dict[str, Any], str]:
+    command = [sys.executable, "-m", "hy3.cli.app", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_what_holds_nan_can_be_kept(source: Path, tmp_path: Path) -> None:
+    """All experts of the layer stay BF16, for engines choose by layer; both engines' rules hold."""
+    out, attention = tmp_path / "out", "model.layers.2.self_attn.q_proj.weight"
+    kept = {name: with_nan(source, name) for name in (UP, attention)}
+    code, _, said = hy3("quantize", source, out, "--keep-nonfinite")
+    assert code == 0, said
+    for name in kept:
+        assert f"{name} holds 1 NaN and 1 infinite values" in said
+    before, after = open_checkpoint(source), open_checkpoint(out)
+    for name, spec in expected_tensors(load_config(source)).items():
+        if spec.name.startswith("model.layers.1.") or not is_routed_expert(name):
+            assert same_bits(weight(out, name), weight(source, name))
+        else:
+            assert name not in after.tensors and f"{name}_packed" in after.tensors
+    assert before.tensors.keys() - after.tensors.keys()
+    code, verdict, _ = hy3("verify", out, "--source", source)
+    assert code == 0
+    statuses = {check["id"]: check["status"] for check in verdict["checks"]}
+    assert statuses.pop("finite") == "warn" and set(statuses.values()) == {"pass"}
+    warning = next(check for check in verdict["checks"] if check["id"] == "finite")
+    assert set(warning["tensors"]) == kept.keys()
+    assert UP in (out / "README.md").read_text()
+
+
+def test_nan_that_the_manifest_does_not_name_fails(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(source, out)
+    with_nan(out, "model.layers.2.self_attn.q_proj.weight")
+    failed = {check.id for check in verify(out).checks if check.status == "fail"}
+    assert failed == {"finite", "hashes"}
+
+
+def test_keeping_changes_nothing_where_all_is_finite(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "plain")
+    code, _, said = hy3("quantize", source, tmp_path / "out", "--keep-nonfinite")
+    assert code == 0, said
+    assert tree(tmp_path / "out") == tree(tmp_path / "plain")
 
 
 def test_an_expert_of_zeros(source: Path, tmp_path: Path) -> None:
