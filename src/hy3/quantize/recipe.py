@@ -31,6 +31,7 @@ from typing import Any
 
 from hy3.checkpoint.forms import FP8, FP8_BLOCK, NVFP4
 from hy3.checkpoint.names import WEIGHT_CLASSES, module_of, tensor_class
+from hy3.checkpoint.patterns import BadPatternError, check_pattern
 from hy3.errors import InputError
 
 COPY = "copy"
@@ -175,9 +176,9 @@ def _rule(name: str, table: Any) -> Rule:
         raise _fault(name, f'class {pattern!r} is unknown: use {known} or "*"')
     if by == "match":
         try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise _fault(name, f"holds the bad pattern {pattern!r} ({error})") from error
+            check_pattern(pattern)
+        except BadPatternError as error:
+            raise _fault(name, f"holds the bad pattern {error}") from error
     return Rule(by, pattern, form)
 
 
