@@ -265,8 +265,11 @@ def test_response_format_json_schema(client: OpenAI, thinking: bool) -> None:
     assert getattr(message, "reasoning", None) == (REASONING if thinking else None)
 
 
-def test_a_schema_that_makes_no_sense_is_a_400(client: OpenAI) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "wrong"}}}
+@pytest.mark.parametrize(
+    "inner", [{"type": "wrong"}, {"type": "array", "items": {"$ref": "#/$defs/b"}}]
+)
+def test_a_schema_that_makes_no_sense_is_a_400(client: OpenAI, inner: dict) -> None:
+    schema = {"type": "object", "properties": {"a": inner}, "$defs": {"b": {"$ref": "#/$defs/b"}}}
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(
             messages=HELLO,
@@ -344,6 +347,16 @@ def test_a_json_format_beside_tools_leaves_the_choice(client: OpenAI) -> None:
     called = client.chat.completions.create(messages=HELLO, **request).choices[0]
     assert called.finish_reason == "tool_calls"
     assert called.message.tool_calls[0].function.arguments == '{"city": "Paris"}'
+
+
+def test_a_tool_whose_argument_never_ends_is_a_400(client: OpenAI) -> None:
+    endless = {"type": "array", "items": {"$ref": "#/properties/zone"}, "minItems": 1}
+    parameters = {"type": "object", "properties": {"zone": endless}, "required": ["zone"]}
+    tool = {"type": "function", "function": {"name": "get_time", "parameters": parameters}}
+    with pytest.raises(openai.BadRequestError, match="no finite value fits '#/properties/zone'"):
+        client.chat.completions.create(
+            messages=HELLO, tools=[tool], tool_choice="required", **GREEDY
+        )
 
 
 @pytest.mark.parametrize(

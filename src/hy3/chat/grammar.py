@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hy3.chat.markers import Markers
+from hy3.chat.schema_refs import check_recursion, has_references, rebased
 from hy3.chat.tools import as_mapping, schema_types
 from hy3.errors import InputError
 
@@ -21,7 +22,6 @@ _ANY_OBJECT = {"type": "object"}
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # A model that JSON is forced on likes to hide in whitespace, which JSON allows without end.
 _SHORT_SPACES = {"whitespace_pattern": r"[ \t\r\n]{0,24}"}
-_SHARED_DEFINITIONS = ("$defs", "definitions")
 
 
 def tool_grammar(
@@ -64,7 +64,9 @@ def json_grammar(
 
     With ``tools`` the completion may also call some of them instead of answering.
     """
-    body = json.dumps({"x-guidance": _SHORT_SPACES, **(_ANY_OBJECT if schema is None else schema)})
+    schema = _ANY_OBJECT if schema is None else schema
+    check_recursion(schema, "response_format")
+    body = json.dumps({"x-guidance": _SHORT_SPACES, **schema})
     reply = "answer | group" if tools else "answer"
     lines = [*_start("reply", markers, reasoning), f"reply: {reply}", f"answer: %json {body}"]
     if tools:
@@ -112,14 +114,14 @@ def _tool_rules(rule: str, function: Mapping[str, Any], markers: Markers) -> lis
     parameters = as_mapping(function.get("parameters"))
     properties = as_mapping(parameters.get("properties"))
     required = list(dict.fromkeys(parameters.get("required") or ()))
-    shared = {name: parameters[name] for name in _SHARED_DEFINITIONS if name in parameters}
+    check_recursion(parameters, f"tools: {function['name']}")
     optional = [key for key in properties if key not in required]
     pairs = []
     rules = []
     for number, key in enumerate(required + optional):
         pair = f"{rule}_{number}"
         pairs.append(pair if number < len(required) else f"{pair}?")
-        value, extra = _value(f"{pair}_value", as_mapping(properties.get(key)), shared, markers)
+        value, extra = _value(f"{pair}_value", as_mapping(properties.get(key)), parameters, markers)
         rules.append(
             f"{pair}: {markers.arg_key_open} {_identifier(key, markers)} {markers.arg_key_close} "
             f'"\\n" {markers.arg_value_open} {value} {markers.arg_value_close} "\\n"'
@@ -130,12 +132,12 @@ def _tool_rules(rule: str, function: Mapping[str, Any], markers: Markers) -> lis
 
 
 def _value(
-    name: str, schema: Mapping[str, Any], shared: Mapping[str, Any], markers: Markers
+    name: str, schema: Mapping[str, Any], parameters: Mapping[str, Any], markers: Markers
 ) -> tuple[str, list[str]]:
     """What stands for a value in its pair's rule, and the rules that this needs."""
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     if "string" not in schema_types(schema):
-        body = json.dumps({**schema, **shared, "x-guidance": _COMPACT})
+        body = json.dumps({**_on_its_own(schema, parameters), "x-guidance": _COMPACT})
         return name, [f"{name}: %json {body}"]
     if isinstance(choices, list) and choices:
         words = [c if isinstance(c, str) else json.dumps(c, ensure_ascii=False) for c in choices]
@@ -145,6 +147,14 @@ def _value(
         terminal = name.upper()
         return terminal, [f"{terminal}: TEXT & /(?s:.{{{shortest},{longest}}})/"]
     return "TEXT", []
+
+
+def _on_its_own(schema: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of one argument as a document: what it refers to comes with it."""
+    if not has_references(schema):
+        return schema
+    whole = rebased(parameters, "#/$defs/parameters")
+    return {**rebased(schema, "#/$defs/parameters"), "$defs": {"parameters": whole}}
 
 
 def _identifier(text: str, markers: Markers) -> str:

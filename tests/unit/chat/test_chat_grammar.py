@@ -186,6 +186,53 @@ def test_what_the_parser_would_read_otherwise_is_refused(
     assert caught.value.where == "tools"
 
 
+TREE = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "kids": {"type": "array", "items": {"$ref": "#"}},
+        "last": {"type": "array", "items": {"$ref": "#/properties/n"}},
+    },
+    "required": ["n"],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fits"),
+    [
+        ("kids", "[]", True),
+        ("kids", '[{"n": 1, "kids": [{"n": 2}]}]', True),
+        ("kids", "[[]]", False),
+        ("kids", '[{"kids": []}]', False),
+        ("last", "[1, 2]", True),
+        ("last", "[[1]]", False),
+    ],
+)
+def test_an_argument_may_refer_to_all_parameters(
+    model: Model, key: str, value: str, fits: bool
+) -> None:
+    lark = tool_grammar([{"function": {"name": "f", "parameters": TREE}}], model.markers)
+    pairs = (
+        f"<arg_key~>{name}</arg_key~>\n<arg_value~>{text}</arg_value~>\n"
+        for name, text in (("n", "1"), (key, value))
+    )
+    assert model.accepts(lark, group(call("f", *pairs))) == fits
+
+
+def test_endless_recursion_is_refused_before_a_token_is_made() -> None:
+    endless = {
+        "type": "object",
+        "properties": {"x": {"type": "array", "items": {"$ref": "#/$defs/a"}}},
+        "$defs": {"a": {"$ref": "#/$defs/a"}},
+    }
+    with pytest.raises(InputError, match="no finite value fits") as caught:
+        tool_grammar([{"function": {"name": "f", "parameters": endless}}], Markers())
+    assert caught.value.where == "tools: f"
+    with pytest.raises(InputError, match="no finite value fits") as caught:
+        json_grammar({"$ref": "#"}, Markers())
+    assert caught.value.where == "response_format"
+
+
 def test_json_answers(model: Model) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     lark = json_grammar(schema, model.markers)

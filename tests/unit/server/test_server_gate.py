@@ -135,6 +135,14 @@ def test_what_nobody_expected_is_a_500_without_details(
     assert "division" not in error["message"]
 
 
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+
+
+def answer_like(schema: dict) -> dict:
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    return {"response_format": wanted}
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
@@ -156,6 +164,7 @@ def test_what_nobody_expected_is_a_500_without_details(
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"min_tokens": 9}, None),
+        (answer_like(ENDLESS), None),
     ],
 )
 def test_400_names_the_parameter(client: httpx.Client, change: dict, param: str | None) -> None:
