@@ -17,7 +17,7 @@ def role_tokens(suffix: str) -> list[str]:
     return [f"<｜{name}{suffix}｜>" for name in names]
 
 
-def make_tokenizer(folder: Path, suffix: str = ":opensource") -> Path:
+def write_tokenizer(folder: Path, suffix: str = ":opensource") -> Path:
     """Write tokenizer.json, tokenizer_config.json and config.json; returns ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())

@@ -16,7 +16,7 @@ from hy3.chat.markers import Markers
 from hy3.chat.stream import ChatStream
 from hy3.chat.tokenizer import Tokenizer
 from hy3.errors import InputError
-from support.small_tokenizer import make_tokenizer
+from support.small_tokenizer import write_tokenizer
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -57,7 +57,7 @@ class Model:
     """One tokenizer in both libraries."""
 
     def __init__(self, folder: Path, suffix: str) -> None:
-        make_tokenizer(folder, suffix)
+        write_tokenizer(folder, suffix)
         self.suffix = suffix
         self.markers = Markers(suffix)
         self.tokenizer = Tokenizer(folder)

@@ -13,14 +13,14 @@ from tokenizers import models
 
 from hy3.chat.tokenizer import Tokenizer
 from hy3.errors import InputError
-from support.small_tokenizer import make_tokenizer
+from support.small_tokenizer import write_tokenizer
 
 S = ":opensource"
 
 
 @pytest.fixture(name="tokenizer", scope="module")
 def _tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return Tokenizer(make_tokenizer(tmp_path_factory.mktemp("small")))
+    return Tokenizer(write_tokenizer(tmp_path_factory.mktemp("small")))
 
 
 @settings(max_examples=100)
@@ -61,7 +61,7 @@ def test_lone_surrogate_is_replaced(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("special", [False, True])
 def test_markers_survive_even_when_marked_special(tmp_path: Path, special: bool) -> None:
-    path = make_tokenizer(tmp_path, "") / "tokenizer.json"
+    path = write_tokenizer(tmp_path, "") / "tokenizer.json"
     data = json.loads(path.read_text())
     for token in data["added_tokens"]:
         token["special"] = special or token["special"]
@@ -71,7 +71,7 @@ def test_markers_survive_even_when_marked_special(tmp_path: Path, special: bool)
 
 
 def test_eos_ids_are_gathered_from_every_file(tmp_path: Path) -> None:
-    make_tokenizer(tmp_path)
+    write_tokenizer(tmp_path)
     named = json.loads((tmp_path / "config.json").read_text())["eos_token_id"]
     (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 7]}')
@@ -80,7 +80,7 @@ def test_eos_ids_are_gathered_from_every_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", S])
 def test_eos_by_its_name_when_no_file_says_so(tmp_path: Path, suffix: str) -> None:
-    make_tokenizer(tmp_path, suffix)
+    write_tokenizer(tmp_path, suffix)
     expected = json.loads((tmp_path / "config.json").read_text())["eos_token_id"]
     for name in ("config.json", "tokenizer_config.json"):
         (tmp_path / name).write_text("{}")
