@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer as _Tokenizer
 
 from hy3.checkpoint.json_file import read_json_if_there
+from hy3.checkpoint.model_config import CONFIG_NAME
 from hy3.errors import InputError
 
 _MARKER = re.compile(r"</?[a-z_]+(?::[^\s>]+)?>")
@@ -88,7 +89,7 @@ class Tokenizer:
 
     def _find_eos_ids(self, folder: Path, vocabulary: dict[str, int]) -> tuple[int, ...]:
         found: set[int] = set()
-        for name in ("config.json", "generation_config.json"):
+        for name in (CONFIG_NAME, "generation_config.json"):
             found |= _ids((read_json_if_there(folder / name) or {}).get("eos_token_id"))
         config = read_json_if_there(folder / "tokenizer_config.json") or {}
         named = config.get("eos_token")

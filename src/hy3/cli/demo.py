@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from hy3.checkpoint.model_config import CONFIG_NAME
 from hy3.cli.output import Output
 from hy3.errors import InputError
 
@@ -51,8 +52,8 @@ def find_model(model: Path | None) -> Path:
     if model is None:
         checkout = Path(__file__).resolve().parents[3]
         candidates = [MODEL, checkout / MODEL]
-        model = next((path for path in candidates if (path / "config.json").exists()), MODEL)
-    if not (model / "config.json").exists():
+        model = next((path for path in candidates if (path / CONFIG_NAME).exists()), MODEL)
+    if not (model / CONFIG_NAME).exists():
         raise InputError(
             "no checkpoint there",
             hint="run it in a checkout of the repository, or name a BF16 checkpoint with --model",

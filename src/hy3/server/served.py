@@ -12,11 +12,14 @@ from hy3 import __version__
 from hy3.chat.markers import Markers, find_marker_suffix
 from hy3.chat.template import ChatTemplate, Effort, map_effort
 from hy3.chat.tokenizer import Tokenizer
+from hy3.checkpoint.index import INDEX_NAME
+from hy3.checkpoint.manifest import MANIFEST_NAME
+from hy3.checkpoint.model_config import CONFIG_NAME
 from hy3.server.defaults import SamplingDefaults, load_defaults
 from hy3.server.errors import ApiError
 
 # Any of these changes when the weights do.
-_IDENTITY_FILES = ("hy3_manifest.json", "config.json", "model.safetensors.index.json")
+_IDENTITY_FILES = (MANIFEST_NAME, CONFIG_NAME, INDEX_NAME)
 
 
 @dataclass(frozen=True)
