@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hy3.cli.choices import check_choice
 from hy3.cli.output import Output
 from hy3.errors import InputError
 
@@ -52,9 +53,9 @@ def command(
     from hy3.plan.planner import Request, make_plan
     from hy3.plan.settings import ENGINES, KV_DTYPE_BYTES
 
-    _check("--engine", engine, ENGINES)
-    _check("--kv-dtype", kv_dtype, tuple(KV_DTYPE_BYTES))
-    _check("--export", export, ("compose", "systemd"))
+    check_choice("--engine", engine, ENGINES)
+    check_choice("--kv-dtype", kv_dtype, KV_DTYPE_BYTES)
+    check_choice("--export", export, ("compose", "systemd"))
     output = Output(json_output, quiet)
     shape = _read_shape(model, output)
     machine, measured = _hardware(hardware)
@@ -164,12 +165,6 @@ def _hardware(text: str) -> tuple[Any, int | None]:
 
     found = probe_hardware()
     return found.hardware, found.free_bytes
-
-
-def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:
-    if value is not None and value not in known:
-        hint = f"known are: {', '.join(known)}"
-        raise InputError(f"{value!r} is unknown", hint=hint, where=option)
 
 
 def _gib(nbytes: float) -> str:

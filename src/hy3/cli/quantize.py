@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hy3.cli.choices import check_choice
 from hy3.cli.output import Output
 from hy3.cli.termination import terminable
 from hy3.errors import InputError
@@ -72,7 +73,9 @@ def command(
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Quantize to NVFP4 and FP8, streaming; run it again to resume."""
-    _check_choices(scales, mtp, layout, fp8_activations, lm_head)
+    words = (scales, mtp, layout, fp8_activations, lm_head)
+    for value, (option, known) in zip(words, _CHOICES.items(), strict=True):
+        check_choice(option, value, known)
     from hy3.cli.model_folder import expand_home
     from hy3.cli.quantize_source import open_source_model, source_of
     from hy3.hardware.cores import usable_cores
@@ -149,14 +152,6 @@ def _quantize(task: _Task, model: Model, discard: bool) -> None:
         output.text(f"{out} is complete; hy3 verify proves it")
     resumed = {"resumed_shards": outcome.resumed_shards, "was_complete": outcome.stats is None}
     output.result("quantize", task.describe(outcome.stats or {}, False) | resumed)
-
-
-def _check_choices(*values: str | None) -> None:
-    """``values`` in the order of _CHOICES."""
-    for value, (option, known) in zip(values, _CHOICES.items(), strict=True):
-        if value is not None and value not in known:
-            hint = f"known are: {', '.join(known)}"
-            raise InputError(f"{value!r} is unknown", hint=hint, where=option)
 
 
 def _describe(plan: Plan, stats: StatsByKey) -> dict[str, Any]:

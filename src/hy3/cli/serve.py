@@ -6,16 +6,19 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import typer
 
+from hy3.cli.choices import check_choice
 from hy3.cli.model_folder import model_folder
 from hy3.cli.output import Output
 from hy3.errors import EnvironmentFault, Hy3Error, InputError
 
 if TYPE_CHECKING:
     from hy3.deploy.native_plan import NativeOptions, NativePlan
+
+_KvChoice = Literal["auto", "bf16", "fp8"]
 
 
 def command(
@@ -97,11 +100,8 @@ def parse_options(
     if drafts != "auto" and not (drafts.isascii() and drafts.isdigit()):
         raise InputError(f"unknown value {drafts!r}", "use auto, 0, 1, 2 ...", "--drafts")
     depth = None if drafts == "auto" else int(drafts)
-    match kv_dtype:
-        case "auto" | "bf16" | "fp8":
-            return NativeOptions(max_context, max_requests, depth, kv_dtype)
-        case _:
-            raise InputError(f"unknown value {kv_dtype!r}", "use auto, bf16 or fp8", "--kv-dtype")
+    check_choice("--kv-dtype", kv_dtype, get_args(_KvChoice))
+    return NativeOptions(max_context, max_requests, depth, cast(_KvChoice, kv_dtype))
 
 
 def _start_log(quiet: bool) -> None:
