@@ -12,8 +12,6 @@ from hy3.cli.output import Output
 if TYPE_CHECKING:
     from hy3.checkpoint.census import Census
 
-_SHOWN_NAMES = 10
-
 
 def command(
     model: str = typer.Argument(..., help="Folder of the checkpoint, or hf://org/name."),
@@ -90,22 +88,17 @@ def _print(output: Output, result: dict[str, Any]) -> None:
         for row in result["classes"]
     ]
     output.table(("class", "dtype", "tensors", "bytes"), rows)
-    _print_names(output, "missing", result["missing"])
-    _print_names(output, "unexpected", _explain_names(result["unexpected"]))
     mismatches = [
         f"{each['name']} (must be {each['expected']}, is {each['found']})"
         for each in result["mismatched"]
     ]
-    _print_names(output, "not as expected", mismatches)
-
-
-def _print_names(output: Output, title: str, names: list[str]) -> None:
-    if names:
-        output.text(f"{title}: {len(names)}")
-        for name in names[:_SHOWN_NAMES]:
-            output.text(f"  {name}")
-        if len(names) > _SHOWN_NAMES:
-            output.text(f"  and {len(names) - _SHOWN_NAMES} more; --json lists all")
+    for title, names in (
+        ("missing", result["missing"]),
+        ("unexpected", _explain_names(result["unexpected"])),
+        ("not as expected", mismatches),
+    ):
+        if names:
+            output.names(f"{title}: {len(names)}", names)
 
 
 def _explain_names(names: list[str]) -> list[str]:

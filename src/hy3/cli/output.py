@@ -18,6 +18,8 @@ from hy3.errors import Hy3Error
 if TYPE_CHECKING:
     from hy3.quantize.progress import Meter
 
+_SHOWN_NAMES = 10
+
 
 class Output:
     """The one way verbs speak; made once per command from its flags."""
@@ -59,6 +61,14 @@ class Output:
             table.add_row(*(Text(cell) for cell in row))
         width = None if sys.stdout.isatty() else 120
         Console(width=width).print(table)
+
+    def names(self, title: str, names: Sequence[str]) -> None:
+        """A title and the first names under it; suppressed under ``--json``, which has all."""
+        self.text(title)
+        for name in names[:_SHOWN_NAMES]:
+            self.text(f"  {name}")
+        if len(names) > _SHOWN_NAMES:
+            self.text(f"  and {len(names) - _SHOWN_NAMES} more; --json lists all")
 
     def result(self, verb: str, data: dict[str, Any]) -> None:
         """The machine-readable result, printed only under ``--json``; the schema key is added."""

@@ -11,8 +11,6 @@ from hy3.cli.output import Output
 if TYPE_CHECKING:
     from hy3.quantize.verdict import Verdict
 
-_SHOWN_NAMES = 10
-
 
 def command(
     out: str = typer.Argument(..., help="Folder of the checkpoint to verify."),
@@ -42,12 +40,7 @@ def _print(output: Output, verdict: Verdict) -> None:
     output.table(("check", "status", "detail"), rows)
     for check in verdict.checks:
         if check.status in ("fail", "warn") and check.tensors:
-            output.text(f"{check.id}:")
-            for name in check.tensors[:_SHOWN_NAMES]:
-                output.text(f"  {name}")
-            if len(check.tensors) > _SHOWN_NAMES:
-                rest = len(check.tensors) - _SHOWN_NAMES
-                output.text(f"  and {rest} more; --json lists all")
+            output.names(f"{check.id}:", check.tensors)
     for name, error in verdict.error_by_class.items():
         output.text(f"{name}: relative squared error {error.relative:.5f}")
     output.text("verified" if verdict.ok else "NOT verified: see what fails above")
