@@ -52,7 +52,7 @@ Floats, Words, Bytes = NDArray[np.float32], NDArray[np.uint16], NDArray[np.uint8
 FloatLanes = IntLanes = MaskLanes = Vectors = Any
 
 _FOUR_OVER_SIX, _EXACT = RULES.index("four-over-six"), RULES.index("exact")
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO, _ONE, _INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
 _MAGNITUDE = 0x7FFF0000
 _EXPONENT = 0x7F800000
 # Added to the bits of 2^e it gives 1.5 * 2^(e + 22): adding and subtracting that number rounds to
@@ -124,10 +124,34 @@ def _add_beyond(total: FloatLanes, x: FloatLanes, h: FloatLanes, top: FloatLanes
 
 
 @njit(forceinline=True)
+def _add_two_errors(
+    totals: Vectors,
+    x: FloatLanes,
+    h: FloatLanes | None,
+    scale: FloatLanes,
+    inverse: FloatLanes,
+    other_scale: FloatLanes,
+    other_inverse: FloatLanes,
+) -> Vectors:
+    return (
+        _add_error(totals[0], x, h, scale, inverse),
+        _add_error(totals[1], x, h, other_scale, other_inverse),
+    )
+
+
+@njit(forceinline=True)
 def _group_error(x: Vectors, code: IntLanes, h: Vectors | None) -> FloatLanes:
     """Squared error of each lane's group under its scale code."""
     scale = _scale_value(code)
     return fold(_add_error, fill(_ZERO), (x, h), (scale, fill(_ONE) / scale))
+
+
+@njit(forceinline=True)
+def _two_errors(x: Vectors, code: IntLanes, other: IntLanes, h: Vectors | None) -> Vectors:
+    """Those of two codes: a sum mostly waits for its last addition, so two take little more."""
+    one, two = _scale_value(code), _scale_value(other)
+    constants = (one, fill(_ONE) / one, two, fill(_ONE) / two)
+    return fold(_add_two_errors, (fill(_ZERO), fill(_ZERO)), (x, h), constants)
 
 
 @njit(forceinline=True)
@@ -154,22 +178,30 @@ def _open_lanes(
 def _search_exact(
     x: Vectors, amax: FloatLanes, h: Vectors | None, max_code: IntLanes
 ) -> tuple[IntLanes, FloatLanes, FloatLanes]:
-    """Best code, its error and that of ``max_code``, which is never above the first code."""
+    """Best code, its error and that of ``max_code``.
+
+    That code is never above the first one, but in a group of zeros, whose error is zero anyhow.
+    """
     code = _first_code(amax)
     best_code = code
-    best_error = _group_error(x, code, h)
-    max_error = best_error
+    best_error = fill(_INFINITY)
+    max_error = fill(_ZERO)
     while True:
-        code = code - 1
+        lower = maximum(code - 1, fill(np.int32(MIN_CODE)))
+        error, lower_error = _two_errors(x, code, lower, h)
+        max_error = select(code == max_code, error, max_error)
+        max_error = select(lower == max_code, lower_error, max_error)
+        better = error < best_error
+        best_code = select(better, code, best_code)
+        best_error = select(better, error, best_error)
+        better = lower_error < best_error
+        best_code = select(better, lower, best_code)
+        best_error = select(better, lower_error, best_error)
+        code = code - 2
         is_open = _open_lanes(x, amax, h, code, best_error) | (code >= max_code)
         if not any_lane(is_open):
             return best_code, best_error, max_error
         code = maximum(code, fill(np.int32(MIN_CODE)))
-        error = _group_error(x, code, h)
-        max_error = select(code == max_code, error, max_error)
-        better = error < best_error
-        best_code = select(better, code, best_code)
-        best_error = select(better, error, best_error)
 
 
 @njit(forceinline=True)
@@ -179,12 +211,12 @@ def _choose(
     """Code of each lane under the rule, its error, and the error under rule max."""
     if rule == _EXACT:
         return _search_exact(x, amax, h, max_code)
-    max_error = _group_error(x, max_code, h)
     if rule == _FOUR_OVER_SIX:
         four = _nearest_code(amax * 0.25)
-        error = _group_error(x, four, h)
+        max_error, error = _two_errors(x, max_code, four, h)
         better = error < max_error
         return select(better, four, max_code), select(better, error, max_error), max_error
+    max_error = _group_error(x, max_code, h)
     return max_code, max_error, max_error
 
 
