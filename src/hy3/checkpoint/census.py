@@ -65,6 +65,13 @@ class Census:
     unexpected: tuple[str, ...]
     mismatched: tuple[Mismatch, ...]
 
+    def quantized_counts(self) -> list[tuple[str, str, int]]:
+        """(class, form, weights) of what is not BF16, most weights first."""
+        counts = Counter(
+            (tensor_class(name), form) for name, form in self.forms.items() if form != BF16
+        )
+        return [(*key, count) for key, count in counts.most_common()]
+
 
 def take_census(checkpoint: Checkpoint, config: Hy3Config) -> Census:
     """Compare every stored tensor with the expected ones."""

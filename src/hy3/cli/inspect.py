@@ -21,6 +21,7 @@ def command(
     """Show tensor classes, sizes, scheme, MTP layer, and missing or unexpected tensors."""
     from hy3.chat.markers import read_marker_suffix
     from hy3.checkpoint.census import take_census
+    from hy3.checkpoint.manifest import read_manifest
     from hy3.checkpoint.model_config import load_config
     from hy3.cli.model_folder import open_model
 
@@ -29,6 +30,7 @@ def command(
     config = load_config(opened.folder)
     checkpoint = opened.checkpoint()
     census = take_census(checkpoint, config)
+    manifest = read_manifest(opened.folder)
     markers = read_marker_suffix(opened.folder)
     for warning in markers.warnings:
         output.warning(warning)
@@ -36,6 +38,8 @@ def command(
         "model": opened.name,
         "revision": opened.origin.revision if opened.origin else None,
         "scheme": census.scheme,
+        "recipe": manifest.parameters.recipe if manifest else None,
+        "forms": census.quantized_counts(),
         "layers": config.num_layers,
         "mtp": _mtp(census),
         "marker_suffix": markers.suffix,
@@ -83,6 +87,10 @@ def _print(output: Output, result: dict[str, Any]) -> None:
         parts.append(f"MTP layer of {format_bytes(mtp['bytes'])} with {mtp['experts']} experts")
     parts.append("no markers found" if suffix is None else f"marker suffix {suffix!r}")
     output.text(", ".join(parts))
+    if result["forms"]:
+        counts = [f"{kind} {form} ({count})" for kind, form, count in result["forms"]]
+        recipe = f"recipe {result['recipe']}: " if result["recipe"] else "quantized: "
+        output.text(recipe + ", ".join(counts))
     rows = [
         (row["name"], row["dtype"], str(row["tensors"]), format_bytes(row["bytes"]))
         for row in result["classes"]

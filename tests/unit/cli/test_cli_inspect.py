@@ -29,6 +29,7 @@ def test_json_of_the_whole_model(tmp_path):
         "parameters": 298_786_155_776,
     }
     assert result["mtp"] == {"tensors": 1745, "bytes": 2_295_901_696, "experts": "nvfp4"}
+    assert result["forms"] == [["routed_expert", "nvfp4", 46_080]] and result["recipe"] is None
     assert result["marker_suffix"] is None
     assert result["missing"] == result["unexpected"] == result["mismatched"] == []
     packed_row = next(row for row in result["classes"] if row["dtype"] == "U8")
@@ -46,6 +47,7 @@ def test_text(tmp_path):
     assert run.exit_code == 0
     assert "nvfp4-w4a16, 8.70 B parameters, 3500 tensors in 3 shards, 6.98 GB" in run.stdout
     assert "2 layers, MTP layer of 2.30 GB with nvfp4 experts, no markers found" in run.stdout
+    assert "quantized: routed_expert nvfp4 (1152)" in run.stdout
     assert "routed_expert" in run.stdout and "F8_E4M3" in run.stdout
 
 
