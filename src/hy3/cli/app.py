@@ -5,6 +5,7 @@ Verb modules import only typer and light modules at their top, so ``hy3 --help``
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -129,6 +130,14 @@ def _run(arguments: list[str], as_json: bool) -> int:
         error = EnvironmentFault(
             f"the Python package {package} is not installed",
             hint="install the engine extra: pip install 'hy3[engine]'",
+        )
+    except OSError as failed:
+        if not isinstance(failed.filename, str | bytes | os.PathLike):
+            raise
+        error = EnvironmentFault(
+            f"cannot be used ({failed.strerror})",
+            hint="check the path and its permissions",
+            where=os.fsdecode(failed.filename),
         )
     print_error(error, as_json)
     return error.exit_code

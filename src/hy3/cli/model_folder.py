@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,14 @@ def model_folder(model: str) -> Path:
             hint=f"fetch it with `hf download {name.repository} --local-dir DIR` and name DIR",
             where=model,
         )
-    if not path.is_dir():
-        kind = "is not a folder" if path.exists() else "does not exist"
-        raise InputError(kind, hint="name a folder that holds a checkpoint", where=model)
+    try:
+        problem = "" if stat.S_ISDIR(path.stat().st_mode) else "is not a folder"
+    except FileNotFoundError:
+        problem = "does not exist"
+    except OSError as error:
+        problem = f"cannot be opened ({error.strerror})"
+    if problem:
+        raise InputError(problem, hint="name a folder that holds a checkpoint", where=model)
     return path
 
 
@@ -89,6 +95,6 @@ def _hub_name(model: str) -> HubName | None:
     """What begins with ``hf://``, and ``org/name`` when nothing of that name exists here."""
     from hy3.hub.name import PREFIX, parse_hub_name
 
-    if model.startswith(PREFIX) or not expand_home(model).exists():
+    if model.startswith(PREFIX) or not os.path.exists(expand_home(model)):
         return parse_hub_name(model)
     return None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,32 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, reader: str, kind: s
     message = "cannot be read (Too many levels" if kind == "loop" else "is not a regular file"
     assert message in caught.value.message
     assert str(path) in caught.value.where and caught.value.hint
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may read everything; for a while this process is someone who may not."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("closed", ["file", "folder"])
+def test_without_permission(reader: str, closed: str) -> None:
+    name, read = READERS[reader]
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        folder = Path(made) / "model"
+        folder.mkdir()
+        (folder / name).write_text("{}")
+        (folder / name if closed == "file" else folder).chmod(0)
+        with as_nobody(), pytest.raises(InputError) as caught:
+            read(folder)
+        folder.chmod(0o755)
+    assert "cannot be read (Permission denied)" in caught.value.message
+    assert str(folder / name) in caught.value.where and "permissions" in caught.value.hint

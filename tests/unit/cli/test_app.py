@@ -86,6 +86,28 @@ def test_names_that_are_no_text_are_shown_escaped(tmp_path: Path) -> None:
     assert os.fsencode(where) == folder
 
 
+@pytest.mark.parametrize("verb", ["inspect", "verify", "dequantize", "quantize"])
+def test_a_path_that_no_system_takes_is_an_input_error(verb: str) -> None:
+    done = run(verb, "a" * 5000, *(["out"] if verb in ("dequantize", "quantize") else []))
+    assert done.returncode == 2
+    assert "File name too long" in done.stderr.splitlines()[0]
+    assert done.stderr.splitlines()[1].startswith("hint: ")
+
+
+def test_what_the_system_refuses_names_its_path(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hy3.cli.env.gather_environment", Path("/nowhere/a").stat)
+    monkeypatch.setattr(sys, "argv", ["hy3", "env"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 3
+    assert capsys.readouterr().err == (
+        "error: /nowhere/a: cannot be used (No such file or directory)\n"
+        "hint: check the path and its permissions\n"
+    )
+
+
 def test_env_json_is_one_object() -> None:
     done = run("env", "--json")
     facts = json.loads(done.stdout)
