@@ -14,7 +14,7 @@ from hy3.errors import EnvironmentFault, InputError
 
 if TYPE_CHECKING:
     from hy3.doctor.host import Host
-    from hy3.doctor.survey import Answer
+    from hy3.doctor.survey import Answer, Request
 
 _ORDER = ("PROBLEM", "INCONCLUSIVE", "NOT CHECKED", "CLEAN")
 
@@ -22,6 +22,10 @@ _ORDER = ("PROBLEM", "INCONCLUSIVE", "NOT CHECKED", "CLEAN")
 def command(
     nodes: str | None = typer.Option(
         None, "--nodes", help="Machines as ssh knows them, as a,b.", show_default="this one"
+    ),
+    model: str | None = typer.Option(None, "--model", help="Folder of a checkpoint to look at."),
+    engine: str | None = typer.Option(
+        None, "--engine", help="With --model: what is to serve it, as vllm==0.26.0."
     ),
     fabric: str | None = typer.Option(
         None, help="Addresses of both nodes on the fabric: moves data between them."
@@ -37,17 +41,16 @@ def command(
 ) -> None:
     """Look for known problems: every check with its evidence and what to do. Reads only."""
     from hy3.doctor.checks.nodes import fact_table
-    from hy3.doctor.host import parse_nodes
-    from hy3.doctor.survey import examine_hosts, gather
+    from hy3.doctor.survey import examine
 
     output = Output(json_output, quiet)
-    hosts, answers = gather(parse_nodes(nodes) if nodes else ())
-    answers += examine_hosts(hosts)
+    request = _request(nodes, model, engine)
+    hosts, answers = examine(request)
     if fabric is not None:
         answers += _examine_fabric(fabric, hosts, mtu, engine_python)
     facts = fact_table(hosts) if len(hosts) > 1 else {}
     if fix is not None:
-        answers = _fix(output, fix, yes, answers, hosts)
+        answers = _fix(output, fix, yes, request, answers, hosts)
     elif len(hosts) > 1:
         _print_facts(output, facts)
     _print(output, answers)
@@ -56,6 +59,24 @@ def command(
     output.result("doctor", {"ok": not bad, "checks": checks, "nodes": facts})
     if bad:
         raise typer.Exit(1)
+
+
+def _request(nodes: str | None, model: str | None, engine: str | None) -> Request:
+    from hy3.cli.model_folder import model_folder
+    from hy3.doctor.engine_matrix import parse_engine
+    from hy3.doctor.host import parse_nodes
+    from hy3.doctor.model_case import ModelCase
+    from hy3.doctor.survey import Request
+
+    if engine is not None and model is None:
+        raise InputError(
+            "what an engine must be able to do depends on the checkpoint",
+            hint="name it too: --model DIR",
+            where="--engine",
+        )
+    chosen = parse_engine(engine) if engine else None
+    case = ModelCase(model_folder(model), chosen) if model else None
+    return Request(parse_nodes(nodes) if nodes else (), case)
 
 
 def _examine_fabric(addresses: str, hosts: Sequence[Host], mtu: int, python: str) -> list[Answer]:
@@ -106,7 +127,12 @@ def _print(output: Output, answers: Sequence[Answer]) -> None:
 
 
 def _fix(
-    output: Output, check: str, yes: bool, answers: list[Answer], hosts: Sequence[Host]
+    output: Output,
+    check: str,
+    yes: bool,
+    request: Request,
+    answers: list[Answer],
+    hosts: Sequence[Host],
 ) -> list[Answer]:
     """Run the commands of one check where it found its problem; the answers afterwards."""
     wanted = [each for each in answers if each.check == check]
@@ -125,10 +151,9 @@ def _fix(
                 hint="run the shown commands by hand",
                 where=check,
             )
-    from hy3.doctor.survey import examine_hosts, gather
+    from hy3.doctor.survey import examine
 
-    after, lost = gather([host.node or "localhost" for host in hosts])
-    return [each for each in [*lost, *examine_hosts(after)] if each.check == check]
+    return [each for each in examine(request.again())[1] if each.check == check]
 
 
 def _commands(

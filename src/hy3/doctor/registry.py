@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hy3.doctor.check import Check
-from hy3.doctor.checks import gpu, memory, nccl, rdma, session
+from hy3.doctor.checks import engine, gpu, memory, model, nccl, rdma, session
 from hy3.doctor.checks.nodes import NODE_CHECKS, Hosts
 from hy3.doctor.host import Host
+from hy3.doctor.model_case import ModelCase
 
 HOST_CHECKS: tuple[Check[Host], ...] = (
     *memory.CHECKS,
@@ -15,3 +16,4 @@ HOST_CHECKS: tuple[Check[Host], ...] = (
     *rdma.CHECKS,
 )
 BETWEEN_NODES: tuple[Check[Hosts], ...] = NODE_CHECKS
+MODEL_CHECKS: tuple[Check[ModelCase], ...] = (*model.CHECKS, *engine.CHECKS)

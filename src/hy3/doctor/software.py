@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from hy3.doctor.engine_matrix import version_key
 from hy3.doctor.host import Host
 
 _DIST_INFO = re.compile(r"(.+?)-([^-]+)\.dist-info")
@@ -39,12 +40,6 @@ def gpus(host: Host) -> list[Gpu]:
 def is_unified(host: Host) -> bool:
     """Whether an engine's memory and the page cache are one."""
     return any(gpu.unified for gpu in gpus(host))
-
-
-def version_key(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version, for comparisons."""
-    found = re.match(r"\d+(\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def package_versions(host: Host, pattern: str) -> dict[str, str]:

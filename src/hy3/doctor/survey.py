@@ -10,11 +10,25 @@ from typing import Any, TypeVar
 from hy3.doctor.check import Check, Finding, problem
 from hy3.doctor.fabric import FABRIC_CHECKS, Fabric
 from hy3.doctor.host import Host, gather_here, gather_remote
-from hy3.doctor.registry import BETWEEN_NODES, HOST_CHECKS
+from hy3.doctor.model_case import ModelCase
+from hy3.doctor.registry import BETWEEN_NODES, HOST_CHECKS, MODEL_CHECKS
 from hy3.errors import EnvironmentFault
 
 T = TypeVar("T")
 LOCAL = "localhost"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be looked at: machines (none: this one), and a checkpoint if there is one."""
+
+    nodes: tuple[str, ...]
+    case: ModelCase | None
+
+    def again(self) -> Request:
+        """The same, with nothing remembered of the files."""
+        case = ModelCase(self.case.folder, self.case.engine) if self.case else None
+        return Request(self.nodes, case)
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,15 @@ def answers_of(checks: Iterable[Check[T]], subject: T, where: str) -> Iterator[A
         yield Answer(check.id, check.severity, check.title, check.source, where, check.run(subject))
 
 
+def examine(request: Request) -> tuple[list[Host], list[Answer]]:
+    """Everything that reads only: machines, what lies between them, the checkpoint."""
+    hosts, answers = gather(request.nodes)
+    answers += examine_hosts(hosts)
+    if request.case:
+        answers += examine_model(request.case)
+    return hosts, answers
+
+
 def gather(nodes: Sequence[str]) -> tuple[list[Host], list[Answer]]:
     """The hosts that could be examined, all at once, and an answer for each that could not."""
     if not nodes:
@@ -76,6 +99,11 @@ def examine_hosts(hosts: Sequence[Host]) -> list[Answer]:
     if len(hosts) > 1:
         found += answers_of(BETWEEN_NODES, hosts, "all")
     return found
+
+
+def examine_model(case: ModelCase) -> list[Answer]:
+    """Every check of a checkpoint, and of the engine that is to serve it."""
+    return list(answers_of(MODEL_CHECKS, case, case.name))
 
 
 def examine_fabric(fabric: Fabric) -> list[Answer]:

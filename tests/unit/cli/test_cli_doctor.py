@@ -12,6 +12,7 @@ import pytest
 
 from hy3.doctor import host as host_module
 from hy3.doctor import survey
+from support.chat_files import TINY
 from support.planted_host import PlantedHost
 
 SCRIPT = """
@@ -123,3 +124,22 @@ def test_an_unreachable_node_is_a_problem_and_the_other_is_still_examined(
 
 def test_gather_is_what_the_stand_in_replaces():
     assert survey.gather_here is host_module.gather_here
+
+
+def test_a_checkpoint_and_its_engine(planted, tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    for path in TINY.iterdir():
+        (folder / path.name).symlink_to(path)
+    done = doctor(planted, "--model", str(folder), "--engine", "vllm==0.33.0", "--json")
+    verdicts = {each["id"]: each["verdict"] for each in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 0 and verdicts["token-suffix"] == "CLEAN"
+    text = (folder / "tokenizer_config.json").read_text()
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").write_text(text.replace('"token_suffix"', '"was"'))
+    done = doctor(planted, "--model", str(folder), "--fix", "token-suffix")
+    assert done.returncode == 1 and f"hy3 repair {folder}" in done.stderr
+
+
+def test_an_engine_without_a_checkpoint(planted):
+    assert doctor(planted, "--engine", "vllm==0.33.0").returncode == 2

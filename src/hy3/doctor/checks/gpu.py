@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hy3.doctor.check import CannotTell, Check, Finding, clean, inconclusive, not_checked, problem
+from hy3.doctor.engine_matrix import version_key
 from hy3.doctor.host import Host
-from hy3.doctor.software import Gpu, gpus, package_versions, version_key
+from hy3.doctor.software import Gpu, gpus, package_versions
 
 _BUSY_PERCENT = 80
 _SPIN_POWER_W = 25

@@ -6,9 +6,10 @@ import re
 import shlex
 
 from hy3.doctor.check import Check, Finding, clean, inconclusive, not_checked, problem
+from hy3.doctor.engine_matrix import Engine, feature
 from hy3.doctor.host import Host
 from hy3.doctor.process import engines, has_leader
-from hy3.doctor.software import is_unified, package_versions, version_key
+from hy3.doctor.software import is_unified, package_versions
 from hy3.hardware.device import GIB, load_devices
 
 # As the kernel and the engines name the processes that must live.
@@ -16,7 +17,6 @@ _ENGINE_NAMES = ("VLLM::EngineCore", "VLLM::Worker_TP0", "vllm", "ray::RayWorker
 _SGLANG_NAMES = ("sglang::scheduler", "raylet", "python")
 _CACHE_MARGIN_BYTES = 2 * GIB
 _FREE_MARGIN_BYTES = 4 * GIB
-_COUNTS_CACHE_AS_FREE = (0, 33)
 _SWAPPINESS = r"\s*vm\.swappiness\s*=\s*(\d+)"
 
 
@@ -65,7 +65,8 @@ def cache_counts_as_used(host: Host) -> Finding:
     if cache <= _CACHE_MARGIN_BYTES:
         return clean(evidence)
     found = package_versions(host, "vllm")
-    if found and all(version_key(each) >= _COUNTS_CACHE_AS_FREE for each in found.values()):
+    known = feature("counts-cache-as-free")
+    if found and all(known.known(Engine("vllm", version)) for version in found.values()):
         return clean(f"{evidence}; vLLM {', '.join(sorted(set(found.values())))} counts it as free")
     return problem(
         f"{evidence}, and vLLM before 0.33 takes it for used",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hy3.doctor.check import Check, Finding, clean, inconclusive, not_checked, problem
+from hy3.doctor.engine_matrix import nccl_floor, version_key
 from hy3.doctor.host import Host
 from hy3.doctor.process import engines
-from hy3.doctor.software import nccl_versions, version_key
+from hy3.doctor.software import nccl_versions
 
-_FLOOR = "2.30.4"
 _UNLIMITED = "unlimited"
 
 
@@ -15,15 +15,16 @@ def nccl_too_old(host: Host) -> Finding:
     """Versions below the first that replays graphs across nodes."""
     if host.nodes == 1:
         return not_checked("one machine: no collective crosses a network")
+    floor = nccl_floor()
     found = nccl_versions(host)
     if not found:
         return not_checked("no NCCL is found: not running, or within a container's image")
     evidence = "; ".join(f"{where}: {', '.join(sorted(each))}" for where, each in found.items())
     versions = {version for each in found.values() for version in each}
-    if any(version_key(each) and version_key(each) < version_key(_FLOOR) for each in versions):
+    if any(version_key(each) and version_key(each) < version_key(floor) for each in versions):
         return problem(
-            f"{evidence}; below {_FLOOR}",
-            f"put NCCL {_FLOOR} or newer into every node's image, or run eager",
+            f"{evidence}; below {floor}",
+            f"put NCCL {floor} or newer into every node's image, or run eager",
         )
     if not all(version_key(each) for each in versions):
         return inconclusive(f"{evidence}: its version is not written in its name")
