@@ -182,7 +182,10 @@ def _mtu(index: int) -> Callable[[Fabric], Finding]:
     return lambda fabric: check_mtu(fabric.runner(index), fabric.addresses[1 - index], fabric.mtu)
 
 
-_MTU_REPORT = "https://github.com/tonyd2wild (issue 38 of its DSpark repository)"
+_MTU_REPORT = (
+    "https://github.com/tonyd2wild/"
+    "DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/issues/38"
+)
 FABRIC_CHECKS: tuple[Check[Fabric], ...] = (
     Check("mtu-there", "stops", "Large packets do not reach the second node", _MTU_REPORT, _mtu(0)),
     Check("mtu-back", "stops", "Large packets do not reach the first node", _MTU_REPORT, _mtu(1)),
@@ -190,7 +193,7 @@ FABRIC_CHECKS: tuple[Check[Fabric], ...] = (
         "all-reduce",
         "stops",
         "Two ranks cannot move data, or move it slowly",
-        "https://github.com/MiaAI-Lab (issue 3 of its dual-Spark repository)",
+        "https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/3",
         lambda fabric: run_all_reduce(
             fabric.rank(0), fabric.rank(1), fabric.addresses[0], fabric.port
         ),

@@ -1,0 +1,99 @@
+"""Writes the tables of docs/doctor.md: the checks, the engines, and the problems of Hy3.
+
+python tools/doctor_tables.py            # rewrites the parts between their marks
+python tools/doctor_tables.py --check    # exits 1 if the page says anything else
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from hy3.doctor.check import Check
+from hy3.doctor.engine_matrix import features, nccl_floor
+from hy3.doctor.fabric import FABRIC_CHECKS
+from hy3.doctor.registry import BETWEEN_NODES, HOST_CHECKS, MODEL_CHECKS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "doctor.md"
+PROBLEMS = ROOT / "tools" / "hy3_problems.toml"
+
+
+def all_checks() -> list[tuple[str, Check[object]]]:
+    """Every check, with what it looks at."""
+    groups: list[tuple[str, tuple[Check, ...]]] = [
+        ("a machine", HOST_CHECKS),
+        ("between machines", BETWEEN_NODES),
+        ("the network", FABRIC_CHECKS),
+        ("a checkpoint", MODEL_CHECKS),
+    ]
+    return [(where, check) for where, checks in groups for check in checks]
+
+
+def problems() -> dict[str, tuple[str, str, list[str], str]]:
+    """id -> (problem, kind of answer, names, remark)."""
+    return {name: tuple(row) for name, row in tomllib.loads(PROBLEMS.read_text("utf-8")).items()}
+
+
+def checks_table() -> Iterator[str]:
+    """One row for each check."""
+    yield "| check | looks at | severity | problem | report |"
+    yield "|---|---|---|---|---|"
+    for where, check in all_checks():
+        link = f"[report]({check.source})"
+        yield f"| `{check.id}` | {where} | {check.severity} | {check.title} | {link} |"
+
+
+def engines_table() -> Iterator[str]:
+    """One row for each line of engines.toml."""
+    yield "| id | problem where it is missing | matters to | vLLM | SGLang | report |"
+    yield "|---|---|---|---|---|---|"
+    for each in features():
+        cells = [
+            ", ".join(
+                f"{version} {'fine' if there else 'missing'}"
+                for version, there in each.versions.get(engine, {}).items()
+            )
+            or "-"
+            for engine in ("vllm", "sglang")
+        ]
+        link = f"[report]({each.source})"
+        yield f"| `{each.id}` | {each.title} | {each.needs} | {' | '.join(cells)} | {link} |"
+    needs = f"NCCL below {nccl_floor()}"
+    yield f"| `nccl-too-old` | graphs across machines deadlock | {needs} | - | - | |"
+
+
+def problems_table() -> Iterator[str]:
+    """One row for each problem of Hy3."""
+    yield "| | problem | answered by | |"
+    yield "|---|---|---|---|"
+    for name, (problem, kind, names, remark) in problems().items():
+        shown = "<br>".join(f"`{each}`" for each in names)
+        yield f"| {name} | {problem} | {kind}{': ' if shown else ''}{shown} | {remark} |"
+
+
+def page() -> str:
+    """The page with its tables written anew."""
+    text = PAGE.read_text(encoding="utf-8")
+    tables = {"checks": checks_table, "engines": engines_table, "problems": problems_table}
+    for name, table in tables.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        head, _, rest = text.partition(begin)
+        tail = rest.partition(end)[2]
+        text = f"{head}{begin}\n" + "\n".join(table()) + f"\n{end}{tail}"
+    return text
+
+
+def main() -> int:
+    """Write, or compare."""
+    new = page()
+    if "--check" in sys.argv:
+        return int(PAGE.read_text(encoding="utf-8") != new)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
