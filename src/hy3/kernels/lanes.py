@@ -5,8 +5,8 @@ vector: ``x * inverse`` is one instruction where the machine has 512 bits, two o
 fewer, with the same result. Operators take two vectors, or a vector and a scalar that stands for
 all lanes; comparisons give a mask for ``select``.
 
-Arithmetic is IEEE fp32, each operation rounded by itself. Only ``add_product`` and
-``subtract_product`` may fuse; they are for products that are exact, where that changes nothing.
+Arithmetic is IEEE fp32, each operation rounded by itself. Only ``subtract_product`` may fuse; it is
+for products that are exact, where that changes nothing.
 """
 
 from __future__ import annotations
@@ -146,17 +146,6 @@ def float_of(context: Any, bits: Any) -> Any:
     return FLOATS(bits), lambda c, builder, s, arguments: builder.bitcast(
         arguments[0], FLOATS.vector
     )
-
-
-@intrinsic
-def add_product(context: Any, total: Any, one: Any, other: Any) -> Any:
-    """total + one * other, the product exact."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        product = builder.fmul(arguments[1], arguments[2], flags=_CONTRACT)
-        return builder.fadd(arguments[0], product, flags=_CONTRACT)
-
-    return FLOATS(total, one, other), generate
 
 
 @intrinsic

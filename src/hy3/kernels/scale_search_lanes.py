@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from hy3.kernels.lanes import (
     LANES,
-    add_product,
     any_lane,
     bits_of,
     each,
@@ -106,9 +105,8 @@ def _scaled(half: IntLanes, inverse_t: np.float32) -> FloatLanes:
 
 @njit(forceinline=True)
 def _add_square(total: FloatLanes, d: FloatLanes, h: FloatLanes | None) -> FloatLanes:
-    if h is None:
-        return add_product(total, d, d)
-    return total + (d * d) * h
+    square = d * d
+    return total + (square if h is None else square * h)
 
 
 @njit(forceinline=True)

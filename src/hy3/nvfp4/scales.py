@@ -1,12 +1,12 @@
 """The scale rules ``max``, ``four-over-six`` and ``exact``: which E4M3 code each group gets.
 
 A weight is restored as ``value(code) * scale * t`` with one tensor scale t, a power of two. So
-``x = |w| / t`` is exact, and so is every square of a difference that a rule weighs (a code's
-product has 6 significant bits, x has 8): an error depends on nothing but the order of its sum.
+``x = |w| / t`` is exact, and so is its difference d from a code's product: that has 6 significant
+bits, x has 8. What is left to round is written down in docs/formats.md.
 
-That order is fixed: the 16 squares of a group are added in fp32 one after the other, element 0
-first (``sum_group``). Errors here are in units of t squared. A weight h >= 0 for each column makes
-the term of an element ``(d * d) * h``, each product rounded to fp32 (docs/formats.md).
+The 16 squares of a group are added in fp32 one after the other, element 0 first (``sum_group``),
+each rounded before. Errors here are in units of t squared. A weight h >= 0 for each column makes
+the term of an element ``(d * d) * h``, each product rounded.
 
 This is the readable oracle; ``hy3.kernels.scale_search`` has the fast form of the same bytes.
 """
