@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from hy3.checkpoint.file_hash import hash_file
-from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters
+from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest
+from support.recipes import PARAMETERS
 from support.two_nodes import ADDRESS_B, TwoNodes, environment, missing_tools, two_nodes
 
 pytestmark = [
@@ -40,7 +41,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data = chance.integers(0, 256, 2_000_000, np.uint8).tobytes()
         (folder / f"model 0000{index}.safetensors").write_bytes(data)
     outputs = {path.name: hash_file(path) for path in sorted(folder.iterdir())}
-    manifest = Manifest(Parameters("experts-nvfp4", "exact", "same", "0.1.0"), {}, outputs)
+    manifest = Manifest(PARAMETERS, {}, outputs)
     (folder / MANIFEST_NAME).write_bytes(manifest.encode())
     return folder
 

@@ -12,12 +12,15 @@ from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.header import TensorSpec, encode_header, read_header
 from hy3.checkpoint.index import INDEX_NAME, SINGLE_NAME, open_checkpoint
 from hy3.checkpoint.json_file import read_json_object
-from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters, read_manifest
+from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Origin, read_manifest
 from hy3.checkpoint.model_config import CONFIG_NAME, load_config
-from hy3.checkpoint.quantization_config import nvfp4_experts_config, parse_quantization_config
+from hy3.checkpoint.quantization_config import parse_quantization_config
+from hy3.checkpoint.scheme_writer import quantization_config
+from hy3.quantize.assignment import assign
 from hy3.quantize.check_layout import check_layout
 from hy3.quantize.export import export_small_files
 from hy3.quantize.journal import FinishedTensor, Journal
+from hy3.quantize.recipe import load_recipe
 from hy3.quantize.resume import (
     RESUME_NAME,
     FileStamp,
@@ -28,6 +31,7 @@ from hy3.quantize.resume import (
 from hy3.quantize.stats import WeightStats
 from hy3.server.defaults import load_defaults
 from support.fuzzing import Reader
+from support.recipes import LAYOUT, PARAMETERS
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "hy3-tiny"
 MODULES = ("model.layers.1.self_attn.qkv_proj", "model.layers.1.mlp.experts.0.gate_proj", "")
@@ -52,14 +56,17 @@ _CHECKPOINT = open_checkpoint(TINY)
 _CONFIG = load_config(TINY)
 _CENSUS = take_census(_CHECKPOINT, _CONFIG)
 _RAW = json.loads((TINY / CONFIG_NAME).read_text())
-CONFIG = json.dumps(_RAW | {"quantization_config": nvfp4_experts_config(_CONFIG)}).encode()
+_FORMS = assign(_CONFIG, load_recipe("fp8"), "same", LAYOUT).forms
+_SCHEME = quantization_config(_CONFIG, _FORMS, LAYOUT)
+CONFIG = json.dumps(_RAW | {"quantization_config": _SCHEME}).encode()
 _REPORT_BYTES = 1024 * len(_CHECKPOINT.tensors)  # a note on each
-_PARAMETERS = vars(Parameters("experts-nvfp4", "exact", "same", "0.1.0"))
 _HASH = FileHash("a" * 64, 5)
-_MANIFEST = Manifest(Parameters(**_PARAMETERS), {"a": _HASH, "ä": _HASH}, {"b": _HASH})
+_MANIFEST = Manifest(
+    PARAMETERS, {"a": _HASH, "ä": _HASH}, {"b": _HASH}, Origin("tencent/Hy3", "0" * 40)
+)
 _STATS = WeightStats(0.1, 0.2, 3.0, (0,) * 33)
 _STATE = ResumeState(
-    Parameters(**_PARAMETERS),
+    PARAMETERS,
     {"config.json": FileStamp(10, 1_700_000_000_123_456_789)},
     {
         "a.safetensors": FinishedShard(
@@ -72,6 +79,11 @@ MODELOPT = {
     "producer": {"name": "modelopt"},
     "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", "*router*"]},
 }
+RECIPE = b"""description = "a few"
+fp8_activations = "dynamic"
+rules = [{class = "attention", format = "fp8"}, {match = ".*up_proj.*", format = "nvfp4"},
+  {class = "*", format = "copy"}]
+"""
 GENERATION = b'{"eos_token_id": [120025], "top_k": 0, "top_p": 1.0, "temperature": 0.9}'
 TOKENIZER = {
     "added_tokens": [{"id": 1, "content": "<think:opensource>", "special": False}],
@@ -93,7 +105,8 @@ def _read_config(folder: Path) -> None:
 
 
 def _judge_layout(folder: Path) -> None:
-    for check in check_layout(folder, _CHECKPOINT, _CONFIG, _CENSUS, None):
+    manifest = read_manifest(folder)
+    for check in check_layout(folder, _CHECKPOINT, _CONFIG, _CENSUS, manifest):
         assert check.status in ("pass", "fail", "warn", "not_proved") and check.detail
 
 
@@ -135,6 +148,16 @@ READERS: dict[str, Reader] = {
         _REPORT_BYTES,
     ),
     "manifest": Reader(MANIFEST_NAME, _MANIFEST.encode(), read_manifest),
+    "recipe of the manifest": Reader(
+        MANIFEST_NAME, _MANIFEST.encode(), _judge_layout, {CONFIG_NAME: CONFIG}, _REPORT_BYTES
+    ),
+    "recipe": Reader(
+        "r.toml",
+        RECIPE,
+        lambda folder: load_recipe(str(folder / "r.toml")),
+        own_bytes=2**20,
+        named="recipe r",
+    ),
     "resume": Reader(RESUME_NAME, _STATE.encode(), read_resume_state),
     "journal": Reader("a.journal", _LINE * 3, _read_journal),
     "tokenizer": _small("tokenizer.json", read_marker_suffix),

@@ -24,7 +24,7 @@ def open_regular(path: Path) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise InputError(
-            "is not a regular file", hint="put the checkpoint's own file there", where=str(path)
+            "is not a regular file", hint="put a file there, or name another", where=str(path)
         )
     return os.fdopen(descriptor, "rb")
 

@@ -30,8 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from hy3.checkpoint.forms import FP8, FP8_BLOCK, NVFP4
+from hy3.checkpoint.json_file import open_regular
 from hy3.checkpoint.names import WEIGHT_CLASSES, module_of, tensor_class
 from hy3.checkpoint.patterns import BadPatternError, check_pattern
+from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 COPY = "copy"
@@ -126,12 +128,14 @@ def load_recipe(name: str) -> Recipe:
         )
     path = Path(name)
     try:
-        return parse_recipe(path.stem, path.read_text(encoding="utf-8"))
+        with open_regular(path) as opened:
+            text = opened.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not text in UTF-8"
         raise InputError(
             f"cannot be read ({reason})", hint="name a recipe or a TOML file", where=name
         ) from error
+    return parse_recipe(path.stem, text)
 
 
 def parse_recipe(name: str, text: str) -> Recipe:
@@ -140,12 +144,14 @@ def parse_recipe(name: str, text: str) -> Recipe:
         return _parse(name, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise _fault(name, f"is not valid TOML ({error})") from error
+    except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
+        raise _fault(name, "is not valid TOML (nested too deep, or a number too long)") from error
 
 
 def _parse(name: str, value: dict[str, Any]) -> Recipe:
     unknown = sorted(value.keys() - {"rules", "description", "fp8_activations"})
     if unknown:
-        raise _fault(name, f"has the unknown key {unknown[0]!r}")
+        raise _fault(name, f"has the unknown key {shown(unknown[0])}")
     description = value.get("description", "")
     if not isinstance(description, str):
         raise _fault(name, "description must be text")
@@ -168,12 +174,12 @@ def _rule(name: str, table: Any) -> Rule:
     by = "class" if "class" in table else "match"
     pattern, form = table[by], table["format"]
     if form not in FORMATS:
-        raise _fault(name, f"format {form!r} is unknown: use {', '.join(FORMATS)}")
+        raise _fault(name, f"format {shown(form)} is unknown: use {', '.join(FORMATS)}")
     if not isinstance(pattern, str):
         raise _fault(name, f"{by} must be text")
     if by == "class" and pattern not in (_ALL, *WEIGHT_CLASSES):
         known = ", ".join(WEIGHT_CLASSES)
-        raise _fault(name, f'class {pattern!r} is unknown: use {known} or "*"')
+        raise _fault(name, f'class {shown(pattern)} is unknown: use {known} or "*"')
     if by == "match":
         try:
             check_pattern(pattern)

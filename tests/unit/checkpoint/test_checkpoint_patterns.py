@@ -9,9 +9,13 @@ import pytest
 
 from hy3.checkpoint.model_config import parse_config
 from hy3.checkpoint.patterns import BadPatternError, check_pattern
-from hy3.checkpoint.quantization_config import nvfp4_experts_config, parse_quantization_config
+from hy3.checkpoint.quantization_config import parse_quantization_config
+from hy3.checkpoint.scheme_writer import quantization_config
 from hy3.errors import InputError
+from hy3.quantize.assignment import assign
+from hy3.quantize.recipe import load_recipe
 from support.real_models import HY3
+from support.recipes import VARIANTS
 
 IN_USE = [
     r".*mlp\.experts\.\d+\.(gate|up|down)_proj$",
@@ -30,9 +34,12 @@ def test_patterns_in_use_are_taken(pattern: str) -> None:
     check_pattern(pattern)
 
 
-def test_what_we_write_is_taken() -> None:
+@pytest.mark.parametrize("recipe", VARIANTS)
+def test_what_we_write_is_taken(recipe: str) -> None:
     config = parse_config(HY3)
-    value = nvfp4_experts_config(config, quantize_mtp=False)
+    name, activations, lm_head, layout = VARIANTS[recipe]
+    chosen = load_recipe(name).with_options(activations, lm_head)
+    value = quantization_config(config, assign(config, chosen, "bf16", layout).forms, layout)
     assert parse_quantization_config({"quantization_config": value}) is not None
 
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hy3.checkpoint.file_hash import FileHash, hash_file
-from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest, Parameters
+from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest
 from hy3.deploy.copy import files_to_send, share_out
 from hy3.deploy.serving import engines_among, serving_here
 from hy3.errors import CheckFailed, InputError
+from support.recipes import PARAMETERS
 
 
 @given(sizes=st.lists(st.integers(0, 10**9), max_size=30), streams=st.integers(1, 8))
@@ -31,7 +32,7 @@ def test_only_a_finished_folder_is_sent(tmp_path: Path) -> None:
         files_to_send(tmp_path)
     (tmp_path / "a").write_bytes(b"12")
     outputs = {"a": hash_file(tmp_path / "a")}
-    manifest = Manifest(Parameters("r", "exact", "same", "0"), {}, outputs)
+    manifest = Manifest(PARAMETERS, {}, outputs)
     (tmp_path / MANIFEST_NAME).write_bytes(manifest.encode())
     assert list(files_to_send(tmp_path)) == ["a", MANIFEST_NAME]
     (tmp_path / "a").write_bytes(b"123")
