@@ -27,13 +27,15 @@ def test_the_tables_are_those_of_the_files():
 def test_the_prose_holds(path):
     rows = {key: row for key, row in rows_of(path).items() if "error" not in row}
     assert rows
+    # Our bytes are the same on every machine; the other file has the sizes that this one lacks.
+    ours = {key: row for other in FILES for key, row in rows_of(other).items()} | rows
     for (size, tool, preset), row in rows.items():
         has_model = tool == "modelopt" or preset == "oneshot"
         assert row["mtp_kept"] == (0 if has_model else row["mtp_tensors"])
         agreeing = row["pairs_agreeing"] == row["pairs"]
         assert agreeing == (tool == "hy3" or has_model)
         assert row["others_identical"] == row["others"] - (17 if has_model else 0)
-        exact = rows[size, "hy3", "exact"]["relative_error"]
+        exact = ours[size, "hy3", "exact"]["relative_error"]
         if preset == "sweep":
             assert row["relative_error"] == pytest.approx(exact, rel=0.01)
         elif preset == "nvfp4_expanded_mse":
