@@ -44,6 +44,23 @@ def rows() -> Iterator[tuple[str, str, str]]:
         f"{memory['peak_rss_anon_bytes'] / 1e6:.0f} MB at its peak",
         "quantize_memory",
     )
+    files = load("quantize_files")["results"]
+    rate = files["warm"]["1_workers"]["bytes_per_cpu_s"]["median"]
+    copied = files["disk"]["copy_before"]["wall_s"] / files["disk"]["quantize"]["wall_s"]
+    yield (
+        "`hy3 quantize`, file to file",
+        f"{rate / 1e9:.2f} GB/s of BF16 per core, cached; on a busy disk {copied:.0%} of what "
+        "copying the same bytes takes",
+        "quantize_files",
+    )
+    case = load("vllm_agreement")["cases"][0]
+    yield (
+        "hy3-tiny in vLLM 0.26's Marlin kernel, beside its BF16 twin",
+        f"log-probabilities {case['mean_abs_difference']:.3f} apart on average, "
+        f"{case['greedy']['equal']} of {case['greedy']['texts']} texts equal",
+        "vllm_agreement",
+    )
+    yield from plan_rows(load("plan_accuracy"))
     yield from decode_rows(load("decode_speed"))
     quality = load("tiny_quality")["checkpoints"]
     for label, name in (("bf16", "BF16"), ("nvfp4", "NVFP4")):
@@ -59,6 +76,20 @@ def rows() -> Iterator[tuple[str, str, str]]:
     yield "`hy3 demo`, nothing cached", f"{found['wall_s']:.0f} s", "demo"
     found = load("startup")["help"]["warm_s"]["median"]
     yield "`hy3 --help`", f"{found:.2f} s", "startup"
+
+
+def plan_rows(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Published runs of Hy3 beside what is predicted without their source."""
+    wanted = {"1": "eager, 1 stream", "2": "eager, 6 streams", "4": "graphs, 1 stream"}
+    for row in document["rows"]:
+        if row["id"] in wanted:
+            low, high = row["interval_tok_s"]
+            yield (
+                f"Hy3 NVFP4 on two DGX Sparks, {wanted[row['id']]}",
+                f"published {row['measured_tok_s']:.1f} tok/s a stream; predicted "
+                f"{row['predicted_tok_s']:.1f} ({low:.1f} to {high:.1f})",
+                "plan_accuracy",
+            )
 
 
 def decode_rows(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
