@@ -155,3 +155,9 @@ def test_checks_catch_planted_faults(tmp_path: Path) -> None:
     assert may_import("server", "engine.request.Request")
     assert not may_import("server", "engine.requests")
     assert not may_import("server", "engine.engine.Engine")
+
+
+def test_basenames_of_tests_are_unique() -> None:
+    """Without packages pytest imports test files by their bare names."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
