@@ -26,6 +26,7 @@ from hy3.cli import (
     plan,
     quantize,
     repair,
+    requantize,
     serve,
     verify,
 )
@@ -62,6 +63,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "quantize": quantize.command,
     "verify": verify.command,
     "dequantize": dequantize.command,
+    "requantize": requantize.command,
     "repair": repair.command,
     "copy": copy.command,
     "plan": plan.command,
