@@ -207,7 +207,7 @@ def test_a_read_error_in_mid_shard(
 
     def preadv(descriptor: int, buffers: Any, offset: int) -> int:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if path == str(source / shard) and offset + len(buffers[0]) > bad:
+        if path == str(source / shard) and offset + buffers[0].nbytes > bad:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return real(descriptor, buffers, offset)
 

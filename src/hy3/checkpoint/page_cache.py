@@ -1,20 +1,25 @@
-"""Keeps the page cache small, and the disk busy, while large files stream through it.
+"""Keeps the page cache small while large files stream through it.
 
-Read pages are asked for ahead, so that the disk reads while the caller computes, and dropped
-behind. Written pages go to the disk in windows, one under way while the next one fills; then they
-are dropped. So a writer has at most two windows of dirty pages, and other users of the memory, such
-as a model in the unified memory of a GB10, keep theirs. Where the system lacks the calls, nothing
-is done.
+Written pages go to the disk in windows, one under way while the next one fills; then they are
+dropped. So a writer has at most two windows of dirty pages, and other users of the memory, such as
+a model in the unified memory of a GB10, keep theirs. What is read once passes it by: see
+``TensorReader``. Where the system lacks the calls, nothing is done.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+
+import numpy as np
 
 WINDOW_BYTES = 32 * 2**20
 _WAIT_BEFORE, _START, _WAIT_AFTER = 1, 2, 4
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_MINCORE = getattr(_LIBC, "mincore", None)
+if _MINCORE is not None:
+    _MINCORE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _SYNC_FILE_RANGE = getattr(_LIBC, "sync_file_range", None)
 if _SYNC_FILE_RANGE is not None:
     _SYNC_FILE_RANGE.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -43,32 +48,22 @@ class WriteBehind:
         self._under_way, self._filling = self._filling, end
 
 
-class ReadAhead:
-    """Goes with a reader that passes once through a file."""
-
-    def __init__(self, descriptor: int, end: int) -> None:
-        self._descriptor, self._end = descriptor, end
-        self._asked = self._dropped = 0  # up to where
-
-    def at(self, offset: int) -> None:
-        """The reader has come to ``offset``."""
-        wanted = min(offset + 2 * WINDOW_BYTES, self._end)
-        if wanted - self._asked >= WINDOW_BYTES or wanted == self._end != self._asked:
-            _advise(self._descriptor, self._asked, wanted, "POSIX_FADV_WILLNEED")
-            self._asked = wanted
-        if offset - self._dropped >= 2 * WINDOW_BYTES:
-            drop_pages(self._descriptor, self._dropped, offset - WINDOW_BYTES)
-            self._dropped = offset - WINDOW_BYTES
+def is_cached(descriptor: int, nbytes: int) -> bool:
+    """Whether most of a file lies in the page cache; never, where that cannot be said."""
+    if _MINCORE is None or not nbytes:
+        return False
+    pages = np.empty(-(-nbytes // mmap.PAGESIZE), np.uint8)
+    with mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ) as mapped:
+        data = np.frombuffer(mapped, np.uint8)
+        known = not _MINCORE(data.ctypes.data, nbytes, pages.ctypes.data)
+        del data  # it would keep the mapping open
+    return known and 2 * int((pages & 1).sum()) > pages.size
 
 
 def drop_pages(descriptor: int, start: int, end: int) -> None:
     """Let go of the clean pages of a part of a file."""
-    _advise(descriptor, start, end, "POSIX_FADV_DONTNEED")
-
-
-def _advise(descriptor: int, start: int, end: int, advice: str) -> None:
     if hasattr(os, "posix_fadvise") and end > start:
-        os.posix_fadvise(descriptor, start, end - start, getattr(os, advice))
+        os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 def _sync_range(descriptor: int, start: int, end: int, flags: int) -> None:

@@ -57,7 +57,7 @@ def find_nonfinite(
     found: dict[str, Nonfinite] = {}
     with (
         progress("look for NaN", checkpoint.total_bytes) as advance,
-        TensorReader(checkpoint) as reader,
+        TensorReader(checkpoint, once=True) as reader,
     ):
 
         def scan(shard: str) -> dict[str, Nonfinite]:
@@ -73,15 +73,12 @@ def _scan(
     reader: TensorReader, shard: str, stop: threading.Event, advance: Advance
 ) -> dict[str, Nonfinite]:
     found = {}
-    pages = reader.read_ahead(shard)
     for name, info in reader.checkpoint.headers[shard].tensors.items():
-        finite, offset = True, reader.offset(name)
+        finite = True
         for chunk in reader.chunks(name, _CHUNK_BYTES):
             if stop.is_set():
                 raise Stopped
-            pages.at(offset)
             finite = finite and all_finite(chunk, info.dtype)
-            offset += chunk.nbytes
             advance(chunk.nbytes)
         if not finite:
             found[name] = count_nonfinite(reader.chunks(name, _CHUNK_BYTES), info.dtype)

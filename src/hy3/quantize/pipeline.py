@@ -31,10 +31,10 @@ from hy3.quantize.stream import ShardStreamer
 from hy3.quantize.threads import finished_shards
 from hy3.units import format_bytes
 
-# What all threads together may hold of weights in work; a thread holds a weight, what it becomes,
-# its errors and the copies of arrays between calls: three times the weight covers them.
-_WORK_BYTES = 600 * 10**6
-_WORK_PER_WEIGHT_BYTE = 3
+# What all threads together may hold of weights in work; a thread holds a weight and the next one,
+# what it becomes, its errors and copies of arrays between calls: four times the weight covers them.
+_WORK_BYTES = 700 * 10**6
+_WORK_PER_WEIGHT_BYTE = 4
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _stream(
     total = sum(step.source.nbytes for name in pending for step in plan.shards[name])
     with (
         progress("quantize", total) as advance,
-        TensorReader(plan.checkpoint, source.acquire) as reader,
+        TensorReader(plan.checkpoint, source.acquire, once=True) as reader,
     ):
         for each in add_stats(shard.stats for shard in resumed.values()).values():
             advance(0, each)

@@ -1,7 +1,8 @@
 """One shard, from the first byte of its source to the rename of its output.
 
-Bytes pass once, in file order: read, hashed, packed or copied, hashed, written. In memory are one
-weight and what it becomes, or one chunk of a copy.
+Bytes pass once, in file order: read, hashed, packed or copied, hashed, written. The next piece is
+read and the last ones go to the disk meanwhile. In memory are two weights and what one becomes, or
+two chunks of a copy.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hy3.checkpoint.file_hash import FileHash
-from hy3.checkpoint.header import TensorInfo
-from hy3.checkpoint.page_cache import ReadAhead
 from hy3.checkpoint.writer import ShardWriter
 from hy3.errors import InputError
 from hy3.kernels.scale_search import largest_magnitude
@@ -27,6 +27,7 @@ from hy3.quantize.journal import FinishedTensor, Journal, journal_path
 from hy3.quantize.nonfinite import all_finite, count_nonfinite
 from hy3.quantize.plan import Plan, Step
 from hy3.quantize.progress import Meter
+from hy3.quantize.read_ahead import Piece, ReadAhead, pieces_of
 from hy3.quantize.resume import FinishedShard, stamp_of
 from hy3.quantize.shard_source import HeldShards
 from hy3.quantize.stats import StatsByKey, WeightStats
@@ -43,7 +44,7 @@ class _Work:
     writer: ShardWriter
     journal: Journal
     digest: Any  # the running SHA-256 of the source's shard
-    pages: ReadAhead  # of the source's shard
+    ahead: ReadAhead  # of the source's shard
 
 
 class ShardStreamer:
@@ -81,9 +82,10 @@ class ShardStreamer:
             self.shards.hold(shard),
             Journal(journal_path(path)) as journal,
             ShardWriter(path, specs, metadata, resumable=True) as writer,
+            ReadAhead(self.reader, [piece for step in steps for piece in _pieces(step)]) as ahead,
         ):
             digest = hashlib.sha256(self.reader.head(shard))
-            work = _Work(shard, writer, journal, digest, self.reader.read_ahead(shard))
+            work = _Work(shard, writer, journal, digest, ahead)
             for step in steps:
                 finished = self._recover(step, work) or self._make(step, work)
                 if finished.stats is not None:
@@ -106,7 +108,7 @@ class ShardStreamer:
             return None
         finished, name = work.journal.found[0], step.source.name
         digest = work.digest.copy()
-        for chunk in self._passing(step.source, work):
+        for chunk in self._pieces(step, work):
             digest.update(chunk)
         same_source = digest.hexdigest() == finished.source_sha256
         if not same_source or not work.writer.recover(step.output_bytes, finished.output_sha256):
@@ -121,7 +123,7 @@ class ShardStreamer:
 
     def _make(self, step: Step, work: _Work) -> FinishedTensor:
         """Write what becomes of a tensor, and that it is finished."""
-        stats = self._encode(step, work) if step.quantized else self._copy(step.source, work)
+        stats = self._encode(step, work) if step.quantized else self._copy(step, work)
         finished = FinishedTensor(
             source_sha256=work.digest.hexdigest(),
             output_sha256=work.writer.sha256(),
@@ -140,20 +142,18 @@ class ShardStreamer:
             if any(places[name] != shard for name in step.sharing)
         }
 
-    def _copy(self, info: TensorInfo, work: _Work) -> None:
-        for chunk in self._passing(info, work):
-            if info.name not in self.kept and not all_finite(chunk, info.dtype):
+    def _copy(self, step: Step, work: _Work) -> None:
+        info = step.source
+        for chunk in self._pieces(step, work):
+            if info.name not in self.kept and not all_finite(chunk.data, info.dtype):
                 raise self._nonfinite(info.name)
             work.digest.update(chunk)
             work.writer.write_chunk(chunk)
             self.advance(chunk.nbytes)
 
     def _encode(self, step: Step, work: _Work) -> WeightStats:
-        if self.stop.is_set():
-            raise Stopped
-        name = step.source.name
-        work.pages.at(self.reader.offset(name))
-        bits = self.reader.array(name)
+        (data,) = self._pieces(step, work)
+        name, bits = step.source.name, data.view(np.uint16).reshape(step.source.shape)
         work.digest.update(bits)
         self._largest[name] = self._finite(name, largest_magnitude(bits))
         largest = max(self._largest_of(each, work) for each in (name, *step.sharing))
@@ -166,25 +166,26 @@ class ShardStreamer:
     def _largest_of(self, name: str, work: _Work) -> float:
         if name in self._largest:
             return self._largest[name]
-        shard = self.plan.checkpoint.tensors[name]
-        with self.shards.hold(shard):
+        info = self.plan.checkpoint.info(name)
+        coming = work.ahead.peek(Piece(name, 0, info.nbytes))
+        if coming is not None:
+            self._largest[name] = self._finite(name, largest_magnitude(coming.view(np.uint16)))
+            return self._largest[name]
+        with self.shards.hold(self.plan.checkpoint.tensors[name]):
             # Whoever had it done before it was held has left its largest magnitude.
             if name in self._largest:
                 return self._largest[name]
             chunks = (np.frombuffer(chunk, np.uint16) for chunk in self._chunks(name))
             largest = np.max([largest_magnitude(chunk) for chunk in chunks], initial=0.0)
             self._largest[name] = self._finite(name, float(largest))
-            if shard != work.shard:
-                self.reader.drop_pages(name)
         return self._largest[name]
 
-    def _passing(self, info: TensorInfo, work: _Work) -> Iterator[memoryview]:
-        """A tensor of the shard under way, in pieces."""
-        offset = self.reader.offset(info.name)
-        for chunk in self._chunks(info.name):
-            work.pages.at(offset)
-            offset += chunk.nbytes
-            yield chunk
+    def _pieces(self, step: Step, work: _Work) -> Iterator[NDArray[np.uint8]]:
+        """A tensor of the shard under way."""
+        for piece in _pieces(step):
+            if self.stop.is_set():
+                raise Stopped
+            yield work.ahead.take(piece)
 
     def _chunks(self, name: str) -> Iterator[memoryview]:
         for chunk in self.reader.chunks(name, CHUNK_BYTES):
@@ -205,3 +206,8 @@ class ShardStreamer:
             hint="fetch the shard again; --keep-nonfinite copies such tensors as they are",
             where=f"{self.plan.checkpoint.path(name)}: tensor {name!r}",
         )
+
+
+def _pieces(step: Step) -> list[Piece]:
+    """What is to be encoded comes whole, what is copied in chunks."""
+    return pieces_of(step.source, step.source.nbytes or 1 if step.quantized else CHUNK_BYTES)
