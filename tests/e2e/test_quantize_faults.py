@@ -58,7 +58,14 @@ def long_expected(long_source: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 def start(source: Path, out: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "hy3.cli.app", "quantize", str(source), str(out), "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts what runs in its background deaf to SIGINT, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from hy3.cli import (
     verify,
 )
 from hy3.cli.output import print_error
-from hy3.cli.stdout import StdoutLostError, guarded_stdout
+from hy3.cli.stdout import StdoutLostError, guarded_stdout, settle_stderr
 from hy3.errors import EnvironmentFault, Hy3Error, InputError, Interrupted
 
 
@@ -113,6 +113,7 @@ def main() -> None:
         if lost.fault is not None:
             print_error(lost.fault, as_json=False)
         code = lost.exit_code
+    settle_stderr()
     sys.exit(code)
 
 

@@ -48,6 +48,16 @@ def guarded_stdout() -> Iterator[None]:
         sys.stdout = stream
 
 
+def settle_stderr() -> None:
+    """Drop what standard error cannot take: some Pythons end with 120 instead of our code."""
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, 2)
+        os.close(null)
+
+
 class _Guarded:
     """A stream whose writing fails in our terms; all else is the stream's own.
 
