@@ -4,8 +4,9 @@
 
 Every checkpoint is made here and compared with its BF16 twin (``hy3 dequantize``), each in an
 engine of its own with drafts on: log-probabilities of held-out text, greedy text, acceptance. What
-the twin changes when its prompts come one by one instead of together is the engine's own noise.
-Checkpoints with a planted fault must not pass. Needs vLLM beside hy3, so an NVIDIA GPU.
+the twin changes under other batch shapes is the engine's own noise; how far both are from fp32
+arithmetic over the same weights says which is nearer. Checkpoints with a planted fault must not
+pass. Needs vLLM beside hy3, so an NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from exact_logprobs import exact_logprobs
 from hy3.checkpoint.file_hash import hash_file
 from hy3.demo.held_out import held_out_documents
 from record import record
 from vllm_faults import FAULTS, plant
-from vllm_verdict import Answers, judge, quantization_itself
+from vllm_verdict import Answers, Twin, judge, quantization_itself
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models" / "hy3-tiny"
@@ -48,7 +51,28 @@ CHECKPOINTS: dict[str, tuple[str, ...]] = {
 }
 FAULTS_OF = "experts-nvfp4"
 KV_DTYPES = ("bfloat16", "fp8")
-DRAFTS = 2
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How an engine is started."""
+
+    name: str
+    drafts: int = 2
+    batch_tokens: int = 8192
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+PLAIN = Mode("as vLLM chooses")
+# Without them a checkpoint loads whose MTP head this vLLM cannot exclude from the quantization.
+NO_DRAFTS = Mode("without drafts", drafts=0)
+# What cards without FP8 arithmetic take; a Hopper asks for it by vLLM's own variable.
+MARLIN = Mode("FP8 by Marlin", environment=(("VLLM_TEST_FORCE_FP8_MARLIN", "1"),))
+IN_PIECES = Mode("in pieces", batch_tokens=128)
+MORE_MODES = {
+    **{name: NO_DRAFTS for name, options in CHECKPOINTS.items() if MODELOPT[1] in options},
+    **dict.fromkeys(("experts-nvfp4-attn-fp8", "all-nvfp4, lm_head FP8"), MARLIN),
+}
 AT_ONCE = 8
 NEW_TOKENS = 48
 LONGEST_START = 200
@@ -63,7 +87,8 @@ class Run:
 
     folder: Path
     kv_dtype: str
-    shapes: tuple[str, ...]
+    mode: Mode = PLAIN
+    shapes: tuple[str, ...] = ("together",)
 
 
 def hy3(*arguments: str) -> None:
@@ -110,13 +135,18 @@ def make_job(run: Run, documents: list[list[int]]) -> dict[str, Any]:
     return {
         "model": str(run.folder),
         "kv_cache_dtype": run.kv_dtype,
-        "drafts": DRAFTS,
+        "drafts": run.mode.drafts,
+        "batch_tokens": run.mode.batch_tokens,
+        "environment": dict(run.mode.environment),
         "prompts": documents,
         "shapes": run.shapes,
         "starts": [ids[: min(len(ids) // 2, LONGEST_START)] for ids in documents],
         "new_tokens": NEW_TOKENS,
         "stop": stop if isinstance(stop, list) else [stop],
     }
+
+
+Answered = dict[tuple[Path, str, Mode], Answers]
 
 
 @dataclass(frozen=True)
@@ -127,13 +157,11 @@ class Engines:
     at_once: int
     deadline: float  # on the monotonic clock; engines that would start late are not run
 
-    def ask_all(
-        self, runs: list[Run], documents: list[list[int]], logs: Path
-    ) -> dict[tuple[Path, str], Answers]:
-        """Every run's answers by folder and KV dtype."""
+    def ask_all(self, runs: list[Run], documents: list[list[int]], logs: Path) -> Answered:
+        """Every run's answers."""
         with ThreadPoolExecutor(self.at_once) as pool:
             answers = list(pool.map(lambda run: self.ask(run, documents, logs), runs))
-        keys = [(run.folder, run.kv_dtype) for run in runs]
+        keys = [(run.folder, run.kv_dtype, run.mode) for run in runs]
         return dict(zip(keys, answers, strict=True))
 
     def ask(self, run: Run, documents: list[list[int]], logs: Path) -> Answers:
@@ -141,7 +169,7 @@ class Engines:
         left = self.deadline - time.monotonic()
         if left < LEAST_SECONDS:
             return Answers({"not_run": "there was no time left"}, "")
-        stem = logs / f"{run.folder.name}-{run.kv_dtype}"
+        stem = logs / f"{run.folder.name}-{run.kv_dtype}-{run.mode.name.replace(' ', '-')}"
         job, out, log = (stem.with_suffix(suffix) for suffix in (".job", ".json", ".log"))
         job.write_text(json.dumps(make_job(run, documents)))
         command = [self.python, str(Path(__file__).with_name("vllm_case.py")), str(job), str(out)]
@@ -154,7 +182,7 @@ class Engines:
                 code = None
         text = log.read_text(errors="replace")
         result = json.loads(out.read_text()) if out.exists() else died(code, text)
-        print(f"{run.folder.name} {run.kv_dtype}: {result.get('seconds', 'no')} s", flush=True)
+        print(f"{stem.name}: {result.get('seconds', 'no')} s", flush=True)
         return Answers(result, text)
 
 
@@ -165,11 +193,24 @@ def died(code: int | None, log: str) -> dict[str, Any]:
     return {"refused": f"{how}: {last.strip()}"}
 
 
-def runs_of(folders: list[Path], twins: list[Path]) -> list[Run]:
-    """Twins first: they answer for both shapes and take longest."""
-    shapes: dict[Path, tuple[str, ...]] = dict.fromkeys(twins, ("together", "single"))
-    shapes |= {folder: ("together",) for folder in folders}
-    return [Run(folder, kv, wanted) for kv in KV_DTYPES for folder, wanted in shapes.items()]
+def twin_runs(twins: list[Path]) -> list[Run]:
+    """Each twin's answers for all batch shapes."""
+    shapes = ("together", "single")
+    whole = [Run(twin, kv, PLAIN, shapes) for twin in twins for kv in KV_DTYPES]
+    return whole + [Run(twin, kv, IN_PIECES) for twin in twins for kv in KV_DTYPES]
+
+
+def checkpoint_runs(made: dict[str, tuple[Path, Path]]) -> dict[str, list[Run]]:
+    """Name -> its engines: one way, for some checkpoints two, with either KV dtype."""
+    return {
+        name: [
+            Run(folder, kv, mode)
+            for mode in (PLAIN, MORE_MODES.get(name))
+            for kv in KV_DTYPES
+            if mode is not None
+        ]
+        for name, (folder, _) in made.items()
+    }
 
 
 def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
@@ -181,30 +222,42 @@ def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
         for number, fault in enumerate(FAULTS):
             faulty[fault] = plant(MODEL, made[FAULTS_OF][0], work / f"f{number}", fault)
     twins = list(dict.fromkeys(twin for _, twin in made.values()))
-    folders = [MODEL, *(folder for folder, _ in made.values()), *faulty.values()]
-    answers = engines.ask_all(runs_of(folders, twins), documents, work)
-    cases = [
-        {"checkpoint": name, "kv_dtype": kv} | judge(answers[folder, kv], answers[twin, kv])
-        for name, (folder, twin) in made.items()
-        for kv in KV_DTYPES
-    ]
+    exact = {twin: exact_logprobs(twin, documents) for twin in twins}
+    runs = checkpoint_runs(made)
+    faulty_runs = {fault: [Run(folder, kv) for kv in KV_DTYPES] for fault, folder in faulty.items()}
+    # Twins first: they answer for two shapes and take longest.
+    every_run = chain(
+        twin_runs(twins), [Run(MODEL, KV_DTYPES[0])], *runs.values(), *faulty_runs.values()
+    )
+    answers = engines.ask_all(list(every_run), documents, work)
+
+    def verdict(run: Run, folder: Path) -> dict[str, Any]:
+        whole, pieces = (answers[folder, run.kv_dtype, mode] for mode in (PLAIN, IN_PIECES))
+        twin = Twin(whole, pieces, exact[folder] if run.kv_dtype == KV_DTYPES[0] else None)
+        judged = judge(answers[run.folder, run.kv_dtype, run.mode], twin)
+        return {"kv_dtype": run.kv_dtype, "mode": run.mode.name} | judged
+
     planted = [
-        {"fault": fault, "kv_dtype": kv}
-        | judge(answers[folder, kv], answers[made[FAULTS_OF][1], kv])
-        for fault, folder in faulty.items()
-        for kv in KV_DTYPES
+        {"fault": fault} | verdict(run, made[FAULTS_OF][1])
+        for fault, of_fault in faulty_runs.items()
+        for run in of_fault
     ]
+    source = answers[MODEL, KV_DTYPES[0], PLAIN]
     return {
-        "engine": answers[MODEL, "bfloat16"].result,
+        "engine": source.result,
         "model": MODEL.name,
         "documents": len(documents),
         "prompt_tokens": sum(len(ids) - 1 for ids in documents),
-        "drafts": DRAFTS,
-        "cases": cases,
+        "drafts": PLAIN.drafts,
+        "cases": [
+            {"checkpoint": name} | verdict(run, made[name][1])
+            for name, of_name in runs.items()
+            for run in of_name
+        ],
         "planted_faults": planted,
         "faults_that_passed": [case["fault"] for case in planted if case["outcome"] == "agrees"],
         "source_against_twins": {
-            name: quantization_itself(answers[MODEL, "bfloat16"], answers[twin, "bfloat16"])
+            name: quantization_itself(source, answers[twin, KV_DTYPES[0], PLAIN])
             for name, (_, twin) in made.items()
         },
     }
@@ -232,8 +285,9 @@ def main() -> None:
     path = record("vllm_agreement", results, arguments.out, hardware, versions)
     for case in results["cases"] + results["planted_faults"]:
         name = case.get("checkpoint") or case["fault"]
-        numbers = (case.get("mean_abs_difference"), case.get("own_difference"))
-        print(f"{name} | {case['kv_dtype']} | {case['outcome']} | {numbers}")
+        kinds = ("mean_abs_difference", "own_differences", "from_fp32", "message")
+        numbers = [case[kind] for kind in kinds if case.get(kind) is not None]
+        print(f"{name} | {case['kv_dtype']} | {case['mode']} | {case['outcome']} | {numbers}")
     print(path)
 
 

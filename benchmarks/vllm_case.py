@@ -2,10 +2,11 @@
 
     python benchmarks/vllm_case.py JOB.json OUT.json
 
-JOB is ``{"model", "kv_cache_dtype", "drafts", "prompts", "shapes", "starts", "new_tokens",
-"stop"}``, prompts and starts as token ids. OUT gets the log-probability of every prompt token per
-batch shape, greedy texts with the gap between the two likeliest tokens, and draft counts; or what
-vLLM raised while it loaded the model. vLLM's own log, which names its kernels, goes to stderr.
+JOB is ``{"model", "kv_cache_dtype", "drafts", "batch_tokens", "environment", "prompts", "shapes",
+"starts", "new_tokens", "stop"}``, prompts and starts as token ids. OUT gets the log-probability of
+every prompt token per batch shape, greedy texts with the gap between the two likeliest tokens, and
+draft counts; or what vLLM raised while it loaded the model. vLLM's own log, which names its
+kernels, goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 MAX_MODEL_TOKENS = 1024
-MAX_BATCH_TOKENS = 8192
 MAX_SEQUENCES = 32
 CACHE_BYTES = 2 * 2**30
 DRAFT_COUNTERS = "vllm:spec_decode_num_"
@@ -33,6 +33,7 @@ def main() -> None:
         VLLM_USE_FLASHINFER_SAMPLER="0",
         VLLM_CPU_KVCACHE_SPACE="1",
         HF_HUB_OFFLINE="1",
+        **job["environment"],
     )
     out.write_text(json.dumps(run(job)))
 
@@ -78,7 +79,7 @@ def start(job: dict[str, Any]) -> Any:
         kv_cache_dtype=job["kv_cache_dtype"],
         speculative_config=drafts if job["drafts"] else None,
         max_model_len=MAX_MODEL_TOKENS,
-        max_num_batched_tokens=MAX_BATCH_TOKENS,
+        max_num_batched_tokens=job["batch_tokens"],
         max_num_seqs=MAX_SEQUENCES,
         gpu_memory_utilization=0.04,
         kv_cache_memory_bytes=CACHE_BYTES,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MEAN_BOUND = 0.05  # mean |difference of log-probability|
-OWN_FACTOR = 3  # the same, in units of the twin's own difference under another batch shape
+OWN_FACTOR = 3  # the same, in units of the twin's largest difference under another batch shape
 NEAR_TIE = 0.25  # log-probability of the likeliest token less that of the second
 KERNEL_LINE = re.compile(
     r"(?:Using|Selected) .*(?:backend|ernel|GEMM|for Comp).*|.*Marlin kernel.*"
@@ -42,30 +42,63 @@ class Answers:
         return list(dict.fromkeys(line for line in lines if KERNEL_LINE.fullmatch(line)))
 
 
-def judge(answers: Answers, twin: Answers) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Twin:
+    """What a checkpoint's answers are held against."""
+
+    answers: Answers  # with shapes "together" and "single"
+    in_pieces: Answers  # of an engine whose steps take few tokens, so that prompts are cut
+    exact: list[float] | None  # log-probabilities in fp32; None where the cache rounds as well
+
+    def own_differences(self) -> dict[str, float]:
+        """Mean |difference| that another batch shape makes, by shape."""
+        together = self.answers.logprobs("together")
+        others = {"single": self.answers.logprobs("single")}
+        if not self.in_pieces.failure:
+            others["in pieces"] = self.in_pieces.logprobs("together")
+        return {shape: mean_difference(each, together)["mean"] for shape, each in others.items()}
+
+
+def judge(answers: Answers, twin: Twin) -> dict[str, Any]:
     """``agrees``, ``differs``, ``refused`` or ``not_run``, with what says so."""
     if answers.failure:
         return answers.failure | {"kernels": answers.kernels()}
-    if twin.failure:
-        return {"outcome": "no_twin", "message": twin.failure["message"]}
-    own = mean_difference(twin.logprobs("together"), twin.logprobs("single"))
-    difference = mean_difference(answers.logprobs("together"), twin.logprobs("together"))
-    texts = compare_texts(answers.result["greedy"], twin.result["greedy"])
-    close = difference["mean"] <= min(MEAN_BOUND, OWN_FACTOR * own["mean"])
+    if twin.answers.failure:
+        return {"outcome": "no_twin", "message": twin.answers.failure["message"]}
+    own = twin.own_differences()
+    bound = OWN_FACTOR * max(own.values())
+    difference = mean_difference(answers.logprobs("together"), twin.answers.logprobs("together"))
+    texts = compare_texts(answers.result["greedy"], twin.answers.result["greedy"])
+    close = difference["mean"] <= min(MEAN_BOUND, bound)
     agrees = close and texts["beyond_near_ties"] == 0
     return {
         "outcome": "agrees" if agrees else "differs",
         "mean_abs_difference": in_json(difference["mean"]),
         "max_abs_difference": in_json(difference["max"]),
         "not_finite": difference["not_finite"],
-        "own_difference": in_json(own["mean"]),
+        "own_differences": {shape: in_json(mean) for shape, mean in own.items()},
         "within_mean_bound": difference["mean"] <= MEAN_BOUND,
-        "within_own_factor": difference["mean"] <= OWN_FACTOR * own["mean"],
+        "within_own_factor": difference["mean"] <= bound,
+        "from_fp32": distances(answers, twin),
         "greedy": texts,
         "drafts": answers.result["drafts"],
-        "drafts_of_twin": twin.result["drafts"],
+        "drafts_of_twin": twin.answers.result["drafts"],
         "kernels": answers.kernels(),
         "start_seconds": answers.result["start_seconds"],
+    }
+
+
+def distances(answers: Answers, twin: Twin) -> dict[str, dict[str, float | None]] | None:
+    """How far the engine is from fp32 arithmetic over the same weights, with each of the two."""
+    if twin.exact is None:
+        return None
+    sides = {"checkpoint": answers, "twin": twin.answers}
+    found = {
+        name: mean_difference(side.logprobs("together"), twin.exact) for name, side in sides.items()
+    }
+    return {
+        name: {"mean": in_json(each["mean"]), "max": in_json(each["max"])}
+        for name, each in found.items()
     }
 
 

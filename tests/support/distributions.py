@@ -92,6 +92,16 @@ def _outlier(shape: tuple[int, int], g: torch.Generator) -> Tensor:
     return w
 
 
+def _tiny_squares(shape: tuple[int, int], g: torch.Generator) -> Tensor:
+    """Groups of 2^-86 to 2^-78 beside a 1: their squares are subnormal in fp32, or nothing.
+
+    A fused product would keep bits that fp32 loses, a flush to zero lose those that it keeps.
+    """
+    w = _signed_patterns(_integers(41 << 7, 49 << 7, shape, g), g)
+    w[0, 0] = 1.0
+    return w
+
+
 _MAKERS: dict[str, Callable[[tuple[int, int], torch.Generator], Tensor]] = {
     "gauss": _normal,
     "laplace": _laplace,
@@ -109,6 +119,7 @@ _EDGE_MAKERS: dict[str, Callable[[tuple[int, int], torch.Generator], Tensor]] = 
     "subnormal": _subnormal,
     "zero": _zero,
     "outlier": _outlier,
+    "tiny-squares": _tiny_squares,
 }
 EDGES = tuple(_EDGE_MAKERS)
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import vllm_faults
 import vllm_verdict
 from vllm_case import gap
-from vllm_verdict import Answers, judge
+from vllm_verdict import Answers, Twin, judge
 
 LOG = """\
 (EngineCore pid=7) INFO 12-02 05:31:20 [nvfp4.py:211] Using 'MARLIN' NvFp4 MoE backend out of []
@@ -33,10 +33,16 @@ def answers(shift=0.0, single=0.01, tokens=(1, 2, 3), gaps=(2.0, 0.1, 3.0), **mo
     return Answers(result | more, LOG)
 
 
+def twin(pieces=0.0, exact=None, **more):
+    return Twin(answers(**more), answers(pieces), exact)
+
+
 def test_equal_answers_agree():
-    verdict = judge(answers(), answers())
+    verdict = judge(answers(), twin())
     assert verdict["outcome"] == "agrees"
-    assert verdict["mean_abs_difference"] == 0 and verdict["own_difference"] > 0
+    assert verdict["mean_abs_difference"] == 0
+    assert verdict["own_differences"] == {"single": 0.00333, "in pieces": 0.0}
+    assert verdict["from_fp32"] is None
     assert verdict["kernels"] == [
         "Using 'MARLIN' NvFp4 MoE backend out of []",
         "Selected MarlinFP8ScaledMMLinearKernel for W8A16",
@@ -46,14 +52,29 @@ def test_equal_answers_agree():
 @pytest.mark.parametrize("shift, outcome", [(0.02, "agrees"), (0.04, "differs"), (-1.0, "differs")])
 def test_both_bounds_of_the_mean(shift, outcome):
     """own is 0.01 / 3, so the mean may be 0.01: a shift of 0.03 of one token among three."""
-    assert judge(answers(shift), answers())["outcome"] == outcome
-    noisy = judge(answers(0.2), answers(single=3.0))
+    assert judge(answers(shift), twin())["outcome"] == outcome
+    noisy = judge(answers(0.2), twin(single=3.0))
     assert noisy["within_own_factor"] and not noisy["within_mean_bound"]
     assert noisy["outcome"] == "differs"
 
 
+def test_the_largest_of_the_twins_own_differences_counts():
+    assert judge(answers(0.09), twin())["outcome"] == "differs"
+    assert judge(answers(0.09), twin(pieces=0.03))["outcome"] == "agrees"
+    refused = Twin(answers(), Answers({"not_run": "late"}, ""), None)
+    assert judge(answers(), refused)["own_differences"] == {"single": 0.00333}
+
+
+def test_both_sides_are_measured_from_fp32():
+    verdict = judge(answers(0.3), twin(exact=[-1.0, -2.0, -3.3]))
+    assert verdict["from_fp32"] == {
+        "checkpoint": {"mean": 0.2, "max": 0.3},
+        "twin": {"mean": 0.1, "max": 0.3},
+    }
+
+
 def test_nan_differs_and_can_be_written_as_json():
-    verdict = judge(answers(math.nan), answers())
+    verdict = judge(answers(math.nan), twin())
     assert (verdict["outcome"], verdict["not_finite"]) == ("differs", 1)
     assert "NaN" not in json.dumps(verdict) and "Infinity" not in json.dumps(verdict)
 
@@ -62,16 +83,17 @@ def test_nan_differs_and_can_be_written_as_json():
     "tokens, outcome", [((1, 9, 3), "agrees"), ((9, 2, 3), "differs"), ((1, 2), "differs")]
 )
 def test_text_may_part_at_a_near_tie_only(tokens, outcome):
-    verdict = judge(answers(tokens=tokens), answers())
+    verdict = judge(answers(tokens=tokens), twin())
     assert verdict["outcome"] == outcome
     assert verdict["greedy"]["equal"] == 0
 
 
 def test_a_refusal_keeps_its_message():
-    verdict = judge(Answers({"refused": "ValueError: no kernel"}, LOG), answers())
+    verdict = judge(Answers({"refused": "ValueError: no kernel"}, LOG), twin())
     assert (verdict["outcome"], verdict["message"]) == ("refused", "ValueError: no kernel")
-    assert judge(Answers({"not_run": "late"}, ""), answers())["outcome"] == "not_run"
-    assert judge(answers(), Answers({"refused": "no"}, ""))["outcome"] == "no_twin"
+    assert judge(Answers({"not_run": "late"}, ""), twin())["outcome"] == "not_run"
+    no_twin = Twin(Answers({"refused": "no"}, ""), answers(), None)
+    assert judge(answers(), no_twin)["outcome"] == "no_twin"
 
 
 def test_gap_is_between_the_two_likeliest():
