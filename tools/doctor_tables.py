@@ -1,4 +1,4 @@
-"""Writes the tables of docs/doctor.md: the checks, the engines, and the problems of Hy3.
+"""Writes the tables of docs/doctor.md: the checks, the engines, and the problems they answer.
 
 python tools/doctor_tables.py            # rewrites the parts between their marks
 python tools/doctor_tables.py --check    # exits 1 if the page says anything else
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from hy3.doctor.check import Check
@@ -18,7 +19,7 @@ from hy3.doctor.registry import BETWEEN_NODES, HOST_CHECKS, MODEL_CHECKS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "doctor.md"
-PROBLEMS = ROOT / "tools" / "hy3_problems.toml"
+PROBLEMS = ROOT / "tools" / "doctor_problems.toml"
 
 
 def all_checks() -> list[tuple[str, Check[object]]]:
@@ -65,19 +66,26 @@ def engines_table() -> Iterator[str]:
     yield f"| `nccl-too-old` | graphs across machines deadlock | {needs} | - | - | |"
 
 
-def problems_table() -> Iterator[str]:
-    """One row for each problem of Hy3."""
+def problems_table(hy3: bool) -> Iterator[str]:
+    """One row for each problem, of Hy3 itself or of any model."""
     yield "| | problem | answered by | |"
     yield "|---|---|---|---|"
     for name, (problem, kind, names, remark) in problems().items():
+        if name.startswith("A") != hy3:
+            continue
         shown = "<br>".join(f"`{each}`" for each in names)
-        yield f"| {name} | {problem} | {kind}{': ' if shown else ''}{shown} | {remark} |"
+        yield f"| {name} | {problem} | {kind}: {shown} | {remark} |"
 
 
 def page() -> str:
     """The page with its tables written anew."""
     text = PAGE.read_text(encoding="utf-8")
-    tables = {"checks": checks_table, "engines": engines_table, "problems": problems_table}
+    tables = {
+        "checks": checks_table,
+        "engines": engines_table,
+        "hy3": partial(problems_table, True),
+        "any": partial(problems_table, False),
+    }
     for name, table in tables.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         head, _, rest = text.partition(begin)

@@ -50,6 +50,10 @@ class Feature:
             return False
         return None
 
+    def first(self, engine: str) -> str:
+        """The oldest version of an engine that is known to have it."""
+        return min((v for v, there in self.versions[engine].items() if there), key=version_key)
+
 
 def version_key(text: str) -> tuple[int, ...]:
     """The leading numbers of a version, for comparisons."""

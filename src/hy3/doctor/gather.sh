@@ -71,6 +71,7 @@ machine() {
         2>/dev/null | put offline ok
     ask user id -un
     ask gpus nvidia-smi --format=csv,noheader,nounits --query-gpu=name,compute_cap,driver_version,clocks.sm,clocks.max.sm,utilization.gpu,power.draw,clocks_throttle_reasons.active
+    names amd "$R/dev/kfd"
     names hub "$R$HOME"/.cache/huggingface/hub/models--*
 }
 
@@ -108,17 +109,26 @@ packages() { # NAME FOLDER: the versions of what matters in a folder of Python p
     [ -d "$2" ] && ls "$2" 2>/dev/null </dev/null | grep -E \
         '^(vllm|sglang|torch|ray|nvidia_nccl_cu[0-9]+|flashinfer_python|nvidia_cutlass_dsl)-.*\.dist-info$' |
         put "$1" ok
+    for record in "$2"/vllm-*.dist-info/RECORD "$2"/sglang-*.dist-info/RECORD; do
+        [ -r "$record" ] && sources "$2" "$record" | put "sources${1#packages}" ok
+    done
+}
+
+sources() { # FOLDER RECORD: files of an engine about Hy3: their hashes as installed, and now
+    grep -E '/(hy_v3|hunyuan)[^/,]*\.py,sha256=' "$2" </dev/null | while IFS=, read -r path hash _; do
+        printf '%s %s %s\n' "$path" "${hash#sha256=}" "$(sha256sum "$1/$path" 2>/dev/null)"
+    done
 }
 
 processes() {
     grep -HE '^(Name|PPid|VmRSS|VmSwap):' "$R"/proc/[0-9]*/status 2>/dev/null </dev/null |
         sed "s|^$R||" | put processes ok
-    wanted='vllm|VLLM|sglang|raylet|ray::|RayWorker|EngineCore|earlyoom|rsync|scp|hf|huggingface'
+    wanted='vllm|VLLM|sglang|llama-server|raylet|ray::|RayWorker|EngineCore|earlyoom|rsync|scp|hf|huggingface'
     for pid in $(grep -lE "$wanted" "$R"/proc/[0-9]*/cmdline 2>/dev/null </dev/null |
         sed 's|.*/\([0-9]*\)/cmdline$|\1|'); do
         folder=$R/proc/$pid path=$R/proc/$pid/cmdline
         tr '\0' ' ' <"$path" 2>/dev/null | hide_keys | put "command $pid" ok
-        grep -qE 'vllm|VLLM|sglang|ray::|RayWorker|EngineCore' "$path" 2>/dev/null || continue
+        grep -qE 'vllm|VLLM|sglang|llama-server|ray::|RayWorker|EngineCore' "$path" 2>/dev/null || continue
         engine "$folder" "$pid"
     done
 }
@@ -130,7 +140,7 @@ engine() { # FOLDER PID: what a process of an engine runs with
         return
     fi
     tr '\0' '\n' <"$1/environ" 2>/dev/null |
-        grep -E '^(NCCL_|GLOO_SOCKET|TP_SOCKET|UCX_NET|VLLM_HOST_IP|HF_HUB_OFFLINE|HF_HOME|RAY_)' |
+        grep -E '^(NCCL_|GLOO_SOCKET|TP_SOCKET|UCX_NET|VLLM_HOST_IP|VLLM_ROCM_USE_AITER|LLAMA_ARG_SPEC_DRAFT|HF_HUB_OFFLINE|HF_HOME|RAY_)' |
         put "environment $2" ok
     files "$1/limits"
     grep -oE '/[^ ]*libnccl\.so[^ ]*' "$1/maps" 2>/dev/null | sort -u | put "libraries $2" ok

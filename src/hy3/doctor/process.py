@@ -8,10 +8,10 @@ from dataclasses import dataclass
 # Names that engines give themselves and words of their command lines.
 _ENGINE = re.compile(
     r"VLLM::|EngineCore|RayWorkerProc|ray::|sglang::|vllm serve|vllm\.entrypoints"
-    r"|sglang\.launch_server|sglang serve"
+    r"|sglang\.launch_server|sglang serve|llama-server"
 )
 _LEADER = re.compile(
-    r"vllm serve|vllm\.entrypoints|sglang\.launch_server|sglang serve|raylet|APIServer"
+    r"vllm serve|vllm\.entrypoints|sglang\.launch_server|sglang serve|llama-server|raylet|APIServer"
 )
 _COPY = re.compile(r"(^|/)(rsync|scp|sftp-server|hf|huggingface-cli)( |$)|huggingface_hub")
 

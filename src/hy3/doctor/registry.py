@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hy3.doctor.check import Check
-from hy3.doctor.checks import engine, gpu, memory, model, nccl, rdma, session
+from hy3.doctor.checks import engine, gpu, launch, memory, model, nccl, rdma, session
 from hy3.doctor.checks.nodes import NODE_CHECKS, Hosts
 from hy3.doctor.host import Host
 from hy3.doctor.model_case import ModelCase
@@ -11,6 +11,7 @@ from hy3.doctor.model_case import ModelCase
 HOST_CHECKS: tuple[Check[Host], ...] = (
     *memory.CHECKS,
     *session.CHECKS,
+    *launch.CHECKS,
     *gpu.CHECKS,
     *nccl.CHECKS,
     *rdma.CHECKS,

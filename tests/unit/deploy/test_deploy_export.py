@@ -53,6 +53,20 @@ def test_the_seeds_launch_on_two_sparks() -> None:
     assert environment(TWO, SPARKS, LAUNCH, 1)["VLLM_HOST_IP"] == "192.168.100.11"
 
 
+def test_autotuning_may_take_its_time() -> None:
+    one = parse_hardware("h200")
+    launch = Launch("/m", "127.0.0.1", 1)
+    assert environment(Settings("vllm"), one, launch, 0) == {"VLLM_ENGINE_READY_TIMEOUT_S": "3600"}
+    assert environment(TWO, SPARKS, LAUNCH, 0)["VLLM_ENGINE_READY_TIMEOUT_S"] == "3600"
+    assert environment(Settings("sglang"), one, launch, 0) == {}
+
+
+def test_requests_without_an_effort_get_one() -> None:
+    command = engine_command(TWO, SPARKS, 0.90, LAUNCH, 0)
+    kwargs = json.loads(option(command, "--default-chat-template-kwargs"))
+    assert kwargs == {"reasoning_effort": "low"}
+
+
 def test_addresses_are_asked_for() -> None:
     with pytest.raises(InputError, match="2 machines need as many addresses, 0 are given"):
         engine_command(TWO, SPARKS, 0.9, Launch("/m", "127.0.0.1", 8000), 0)

@@ -48,9 +48,11 @@ def case(tmp_path, chosen: Engine | None, needy: bool) -> Any:
     [
         ("engine-reads-suffix", "vllm==0.23.0", "PROBLEM"),
         ("engine-reads-suffix", "vllm==0.23.1.dev790", "INCONCLUSIVE"),
-        ("engine-reads-suffix", "vllm==0.26.0", "INCONCLUSIVE"),
+        ("engine-reads-suffix", "vllm==0.25.0", "INCONCLUSIVE"),
+        ("engine-reads-suffix", "vllm==0.26.0", "CLEAN"),
         ("engine-reads-suffix", "vllm==0.33.0", "CLEAN"),
-        ("engine-places-shared-mlp", "vllm==0.26.0", "INCONCLUSIVE"),
+        ("engine-places-shared-mlp", "vllm==0.26.0", "PROBLEM"),
+        ("engine-places-shared-mlp", "vllm==0.27.0", "INCONCLUSIVE"),
         ("engine-places-shared-mlp", "vllm==0.34.0", "CLEAN"),
         ("engine-places-shared-mlp", "sglang==0.5.23", "NOT CHECKED"),
         ("engine-keeps-bias-fp32", "vllm==0.33.0", "CLEAN"),

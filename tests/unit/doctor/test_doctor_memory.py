@@ -69,7 +69,7 @@ def test_page_cache_and_the_engine_that_knows_better(planted):
     packages = planted.root / "usr/local/lib/python3.12/dist-packages"
     (packages / "vllm-0.33.0.dist-info").mkdir(parents=True)
     assert verdict(planted, "cache-counts-as-used")[0] == "CLEAN"
-    (packages / "vllm-0.33.0.dist-info").rename(packages / "vllm-0.26.0.dist-info")
+    (packages / "vllm-0.33.0.dist-info").rename(packages / "vllm-0.20.0.dist-info")
     assert verdict(planted, "cache-counts-as-used")[0] == "PROBLEM"
 
 

@@ -68,9 +68,10 @@ def cache_counts_as_used(host: Host) -> Finding:
     known = feature("counts-cache-as-free")
     if found and all(known.known(Engine("vllm", version)) for version in found.values()):
         return clean(f"{evidence}; vLLM {', '.join(sorted(set(found.values())))} counts it as free")
+    first = known.first("vllm")
     return problem(
-        f"{evidence}, and vLLM before 0.33 takes it for used",
-        "drop the cache on every node before every start, or take vLLM 0.33 or newer",
+        f"{evidence}, and older vLLM takes it for used",
+        f"drop the cache on every node before every start, or take vLLM {first} or newer",
         ("sudo", "sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches"),
     )
 
