@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hy3.checkpoint.forms import stored_specs
 from hy3.checkpoint.header import DTYPE_BYTES
 from hy3.checkpoint.index import Checkpoint, open_checkpoint
 from hy3.checkpoint.model_config import Hy3Config, load_config
@@ -77,6 +79,23 @@ def read_shape(folder: Path) -> ModelShape:
 
 def shape_of(name: str, checkpoint: Checkpoint, config: Hy3Config) -> ModelShape:
     """The shape of an opened checkpoint, whose headers may have come from anywhere."""
+    return _shape(name, config, _classes(checkpoint, config))
+
+
+def shape_of_forms(name: str, config: Hy3Config, forms: Mapping[str, str]) -> ModelShape:
+    """The shape of a checkpoint that is not made yet.
+
+    Args:
+        forms: weight name -> what it would be stored as, see ``hy3.checkpoint.forms``
+    """
+    classes = _Classes(config)
+    for weight, spec in expected_tensors(config).items():
+        for stored in stored_specs(spec, forms[weight]):
+            classes.add(stored.name, stored.dtype, stored.nbytes)
+    return _shape(name, config, classes.counted())
+
+
+def _shape(name: str, config: Hy3Config, classes: tuple[WeightClass, ...]) -> ModelShape:
     return ModelShape(
         name=name,
         vocab_size=config.vocab_size,
@@ -91,29 +110,45 @@ def shape_of(name: str, checkpoint: Checkpoint, config: Hy3Config) -> ModelShape
         experts_per_token=config.experts_per_token,
         expert_size=config.expert_size,
         dense_size=config.intermediate_size,
-        classes=_classes(checkpoint, config),
+        classes=classes,
     )
 
 
 def _classes(checkpoint: Checkpoint, config: Hy3Config) -> tuple[WeightClass, ...]:
-    kinds: dict[str, str] = {}  # names that differ in digits alone are of one class
-    mtp_prefix = f"model.layers.{config.num_layers}."
-    sizes: Counter[tuple[str, bool]] = Counter()
-    forms: dict[tuple[str, bool], set[str]] = {}
+    classes = _Classes(config)
     for header in checkpoint.headers.values():
         for name, info in header.tensors.items():
-            pattern = name.translate(_WITHOUT_DIGITS)
-            if pattern not in kinds:
-                kinds[pattern] = tensor_class(name)
-            key = (kinds[pattern], name.startswith(mtp_prefix))
-            sizes[key] += info.end - info.start
-            if name.endswith(_WEIGHT_ENDS):
-                forms.setdefault(key, set()).add(info.dtype)
-    parameters = _parameters(config)
-    return tuple(
-        WeightClass(*key, parameters[key], sizes[key], tuple(sorted(forms.get(key, ()))))
-        for key in sorted(sizes, key=lambda key: -sizes[key])
-    )
+            classes.add(name, info.dtype, info.end - info.start)
+    return classes.counted()
+
+
+class _Classes:
+    """Sums up stored tensors by class."""
+
+    def __init__(self, config: Hy3Config) -> None:
+        self.config = config
+        self.mtp_prefix = f"model.layers.{config.num_layers}."
+        self.kinds: dict[str, str] = {}  # names that differ in digits alone are of one class
+        self.sizes: Counter[tuple[str, bool]] = Counter()
+        self.forms: dict[tuple[str, bool], set[str]] = {}
+
+    def add(self, name: str, dtype: str, nbytes: int) -> None:
+        """Count one tensor."""
+        pattern = name.translate(_WITHOUT_DIGITS)
+        if pattern not in self.kinds:
+            self.kinds[pattern] = tensor_class(name)
+        key = (self.kinds[pattern], name.startswith(self.mtp_prefix))
+        self.sizes[key] += nbytes
+        if name.endswith(_WEIGHT_ENDS):
+            self.forms.setdefault(key, set()).add(dtype)
+
+    def counted(self) -> tuple[WeightClass, ...]:
+        """The classes, largest first."""
+        parameters = _parameters(self.config)
+        return tuple(
+            WeightClass(*key, parameters[key], size, tuple(sorted(self.forms.get(key, ()))))
+            for key, size in sorted(self.sizes.items(), key=lambda item: -item[1])
+        )
 
 
 def _parameters(config: Hy3Config) -> Counter[tuple[str, bool]]:

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from hy3.checkpoint.model_config import parse_config
+from hy3.checkpoint.names import expected_tensors
 from hy3.hardware.device import GIB, parse_hardware
 from hy3.plan.footprint import footprint, largest_concurrency, largest_context
-from hy3.plan.model_shape import ModelShape, read_shape
+from hy3.plan.model_shape import ModelShape, read_shape, shape_of_forms
 from hy3.plan.settings import Settings
 from hy3.plan.sharding import broken_rules, kv_rank_bytes, rank_bytes
+from hy3.quantize.assignment import assign
+from hy3.quantize.recipe import load_recipe
 from support.real_models import HY3, HY_MT2
 from support.sparse import write_sparse
 
@@ -28,6 +32,15 @@ def hy3(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
 def small(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
     folder = tmp_path_factory.mktemp("mt2") / "bf16"
     return read_shape(write_sparse(folder, HY_MT2, shards=8))
+
+
+def test_a_recipe_is_planned_before_it_is_made(hy3: ModelShape, small: ModelShape) -> None:
+    config = parse_config(HY3)
+    forms = assign(config, load_recipe("experts-nvfp4"), "same", "compressed-tensors").forms
+    assert set(shape_of_forms(hy3.name, config, forms).classes) == set(hy3.classes)
+    config = parse_config(HY_MT2)
+    forms = dict.fromkeys(expected_tensors(config), "bf16")
+    assert set(shape_of_forms(small.name, config, forms).classes) == set(small.classes)
 
 
 def of_class(shape: ModelShape, name: str, mtp: bool = False):
