@@ -43,14 +43,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"model", "kernels", "nvfp4", "checkpoint"},
     "chat": {"checkpoint"},
     "server": {"chat", "checkpoint", "engine.request", "engine.stats"},
-    "deploy": {"engine", "model", "checkpoint", "chat", "hardware", "server", "plan"},
+    "deploy": {"engine", "model", "checkpoint", "chat", "hardware", "server", "plan", "nodes"},
     "bench": {"report"},
     "evaluate": {"model", "checkpoint", "chat", "bench", "report"},
     "report": set(),
     "hardware": set(),
     "plan": {"checkpoint", "hardware"},
     "hub": {"checkpoint"},
-    "doctor": {"checkpoint", "chat", "hardware", "plan", "quantize.check_layout"},
+    "nodes": set(),
+    "doctor": {"checkpoint", "chat", "hardware", "nodes", "plan", "quantize.check_layout"},
     "demo": {"bench", "chat", "evaluate", "model"},
 }
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import typer
 
 from hy3.cli.output import Output
-from hy3.errors import InputError
 
 
 def command(
@@ -23,18 +22,16 @@ def command(
     """Send a checkpoint over the fabric with rsync and check every hash where it arrives."""
     from hy3.cli.model_folder import model_folder
     from hy3.deploy.copy import copy, files_to_send
-    from hy3.deploy.remote import Remote
+    from hy3.nodes.node import Node, parse_names
     from hy3.units import format_bytes, format_seconds
 
     output = Output(json_output, quiet)
     source = Path(model_folder(folder)).resolve()
-    names = [name for name in nodes.split(",") if name]
-    if not names:
-        raise InputError("names no node", hint="as --nodes 192.168.100.11", where="--nodes")
+    names = parse_names(nodes)
     total = sum(each.size_bytes for each in files_to_send(source).values())
     results = []
     for name in names:
-        node = Remote(name, tuple(shlex.split(ssh)))
+        node = Node(name, tuple(shlex.split(ssh)))
         with output.progress(f"copy to {name}", total) as advance:
             done = copy(source, node, to or str(source), streams, advance)
         rate = format_bytes(round(done.sent_bytes / max(done.seconds, 1e-3)))

@@ -64,9 +64,9 @@ def command(
 def _request(nodes: str | None, model: str | None, engine: str | None) -> Request:
     from hy3.cli.model_folder import model_folder
     from hy3.doctor.engine_matrix import parse_engine
-    from hy3.doctor.host import parse_nodes
     from hy3.doctor.model_case import ModelCase
     from hy3.doctor.survey import Request
+    from hy3.nodes.node import parse_names
 
     if engine is not None and model is None:
         raise InputError(
@@ -76,16 +76,16 @@ def _request(nodes: str | None, model: str | None, engine: str | None) -> Reques
         )
     chosen = parse_engine(engine) if engine else None
     case = ModelCase(model_folder(model), chosen) if model else None
-    return Request(parse_nodes(nodes) if nodes else (), case)
+    return Request(parse_names(nodes) if nodes else (), case)
 
 
 def _examine_fabric(addresses: str, hosts: Sequence[Host], mtu: int, python: str) -> list[Answer]:
     """The checks that need two machines and their addresses."""
     from hy3.doctor.fabric import Fabric
-    from hy3.doctor.host import parse_nodes
     from hy3.doctor.survey import examine_fabric
+    from hy3.nodes.node import parse_names
 
-    pair = parse_nodes(addresses)
+    pair = parse_names(addresses)
     if len(pair) != 2 or len(hosts) != 2:
         raise InputError(
             f"{len(pair)} addresses are given for {len(hosts)} machines that could be examined",
@@ -160,8 +160,6 @@ def _commands(
     output: Output, wanted: Sequence[Answer], hosts: Sequence[Host]
 ) -> list[tuple[str, ...]]:
     """Show what would be run, and where; those commands as arguments for this machine."""
-    from hy3.doctor.host import command_on
-
     by_name = {host.name: host for host in hosts}
     todo: list[tuple[str, ...]] = []
     for each in wanted:
@@ -173,7 +171,7 @@ def _commands(
             output.status(f"    {line}")
         host = by_name.get(each.where)
         commands = each.finding.fix.commands
-        todo += [command_on(host, argv) if host else argv for argv in commands]
+        todo += [host.node.command_that_asks(*argv) if host else argv for argv in commands]
     return todo
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from hy3.checkpoint.file_hash import FileHash, hash_file
 from hy3.checkpoint.manifest import MANIFEST_NAME, read_manifest
-from hy3.deploy.remote import Remote
 from hy3.deploy.serving import serving_here, serving_on
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
+from hy3.nodes.node import Node
 
 _SECONDS_WITHOUT_DATA = 30
 _HASH_BYTES_S = 100e6  # a slow disk; only for how long to wait
@@ -56,7 +56,7 @@ class _Counter:
 
 
 def copy(
-    folder: Path, node: Remote, target: str, streams: int, advance: Callable[[int], None]
+    folder: Path, node: Node, target: str, streams: int, advance: Callable[[int], None]
 ) -> CopyResult:
     """Send ``folder`` to ``target`` on a node and check every hash there.
 
@@ -82,7 +82,7 @@ def copy(
     seconds = time.monotonic() - start
     _prove(node, target, files)
     nbytes = sum(each.size_bytes for each in files.values())
-    return CopyResult(node.node, len(files), nbytes, seconds, counter.total)
+    return CopyResult(node.name, len(files), nbytes, seconds, counter.total)
 
 
 def files_to_send(folder: Path) -> dict[str, FileHash]:
@@ -119,8 +119,8 @@ def share_out(files: dict[str, FileHash], streams: int) -> list[list[str]]:
     return [share for share in shares if share]
 
 
-def _refuse_while_serving(node: Remote) -> None:
-    for where, found in (("this machine", serving_here()), (node.node, serving_on(node))):
+def _refuse_while_serving(node: Node) -> None:
+    for where, found in (("this machine", serving_here()), (node.name, serving_on(node))):
         if found:
             raise EnvironmentFault(
                 f"a model is being served there ({found[0][:80]})",
@@ -129,12 +129,12 @@ def _refuse_while_serving(node: Remote) -> None:
             )
 
 
-def _stream(folder: Path, names: list[str], node: Remote, target: str, counter: _Counter) -> None:
+def _stream(folder: Path, names: list[str], node: Node, target: str, counter: _Counter) -> None:
     command = ["rsync", "--times", "--partial", "--inplace", "--no-whole-file"]
     command += ["--files-from=-", "--from0", "--info=progress2", "--no-inc-recursive"]
     command += [f"--timeout={_SECONDS_WITHOUT_DATA}", "-e", shlex.join(node.shell)]
     # The remote path goes over rsync's own protocol, so that no shell reads it.
-    command += ["--protect-args", "--", f"{folder}/", f"{node.node}:{target}/"]
+    command += ["--protect-args", "--", f"{folder}/", f"{node.name}:{target}/"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -154,11 +154,11 @@ def _stream(folder: Path, names: list[str], node: Remote, target: str, counter: 
         raise EnvironmentFault(
             f"the copy broke off ({errors[0] if errors else f'rsync exit {process.returncode}'})",
             hint="run it again to go on where it stopped",
-            where=f"{node.node}:{target}",
+            where=f"{node.name}:{target}",
         )
 
 
-def _prove(node: Remote, target: str, files: dict[str, FileHash]) -> None:
+def _prove(node: Node, target: str, files: dict[str, FileHash]) -> None:
     """Take every hash on the node; sha256sum names the files that differ."""
     listed = "".join(f"{each.sha256}  {name}\n" for name, each in files.items())
     script = f"cd -- {shlex.quote(target)} && sha256sum --check --quiet --strict - 2>&1 || true"
@@ -170,5 +170,5 @@ def _prove(node: Remote, target: str, files: dict[str, FileHash]) -> None:
         raise CheckFailed(
             f"what arrived is not what was sent ({wrong[0]})",
             hint="run the copy again; if it persists, check the node's disk",
-            where=f"{node.node}:{target}",
+            where=f"{node.name}:{target}",
         )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from hy3.deploy.remote import Remote
+from hy3.nodes.node import Node
 
 # Programs by their command line: the engines and their workers.
 _ENGINE = re.compile(
@@ -27,7 +27,7 @@ def serving_here(proc: Path = Path("/proc")) -> list[str]:
     return engines_among(lines)
 
 
-def serving_on(node: Remote) -> list[str]:
+def serving_on(node: Node) -> list[str]:
     """Command lines of engines that run on a node."""
     listed = node.run("sh", "-c", _LIST)
     return engines_among(line.replace("\x01", "\0") for line in listed.splitlines())

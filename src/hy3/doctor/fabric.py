@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from hy3.doctor.check import Check, Finding, clean, inconclusive, problem
-from hy3.doctor.host import Host, command_through
+from hy3.doctor.host import Host
 
 _IP_AND_ICMP_BYTES = 28
 _PINGS = 5
@@ -41,7 +41,7 @@ class Fabric:
         """Runs on one of the two."""
 
         def run(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
-            full = command_through(self.hosts[index], tuple(command))
+            full = self.hosts[index].node.command(*command)
             try:
                 done = subprocess.run(full, capture_output=True, text=True, timeout=timeout_s)
             except (OSError, subprocess.TimeoutExpired) as error:
@@ -52,7 +52,7 @@ class Fabric:
 
     def rank(self, index: int) -> tuple[str, ...]:
         """The command that reads a Python script on one of the two."""
-        return command_through(self.hosts[index], (self.python,))
+        return self.hosts[index].node.command(self.python)
 
 
 @dataclass(frozen=True)

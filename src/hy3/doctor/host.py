@@ -10,20 +10,17 @@ import base64
 import binascii
 import re
 import shlex
-import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
 from hy3.doctor.check import CannotTell
 from hy3.doctor.process import Process, parse_processes
-from hy3.errors import EnvironmentFault, InputError
+from hy3.errors import EnvironmentFault
+from hy3.nodes.node import HERE, Node
 
 _TIMEOUT_S = 120
-# BatchMode: a question for a password would wait for ever.
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%-]*")
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Host:
     name: str
     records: dict[str, Record]
     nodes: int = 1  # machines that are to work together, this one included
-    node: str | None = field(default=None)  # where ssh reaches it; None is this machine
+    node: Node = HERE
 
     def get(self, name: str) -> str | None:
         """A record's text; None where there is no such thing.
@@ -99,67 +96,25 @@ class Host:
 
 def gather_here(root: Path | None = None, nodes: int = 1) -> Host:
     """This machine, or the folder ``root`` in its place."""
-    records = _run(("sh", "-s"), "here", str(root) if root else "")
-    return Host("here", records, nodes)
+    return _gather(HERE, str(root) if root else "", nodes)
 
 
-def gather_remote(node: str, nodes: int = 1) -> Host:
+def gather_remote(node: Node, nodes: int = 1) -> Host:
     """A machine that ssh reaches without asking; one connection.
 
     Raises:
         EnvironmentFault: it cannot be reached, or is no machine that the script runs on.
     """
-    return Host(node, _run((*_SSH, "--", node, "sh", "-s"), node, ""), nodes, node)
+    return _gather(node, "", nodes)
 
 
-def parse_nodes(text: str) -> tuple[str, ...]:
-    """``a,b`` as typed; ``localhost`` is this machine.
-
-    Raises:
-        InputError: a name that ssh could take for something else, or one that comes twice.
-    """
-    nodes = tuple(part.strip() for part in text.split(","))
-    for node in nodes:
-        if not _NODE.fullmatch(node):
-            raise InputError(
-                f"{node!r} is no name of a machine",
-                hint="name machines as ssh knows them, as --nodes spark1,spark2",
-                where="--nodes",
-            )
-    if len(set(nodes)) < len(nodes):
-        raise InputError("a machine comes twice", hint="name each once", where="--nodes")
-    return nodes
-
-
-def command_on(host: Host, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments that run ``command`` on the host, with a terminal for sudo's question."""
-    if host.node is None:
-        return command
-    # ssh hands one string to the shell at the other end.
-    return ("ssh", "-t", "--", host.node, shlex.join(command))
-
-
-def command_through(host: Host, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments that run ``command`` on the host without a terminal; stdin goes along."""
-    if host.node is None:
-        return command
-    return (*_SSH, "--", host.node, shlex.join(command))
-
-
-def _run(prefix: tuple[str, ...], name: str, root: str) -> dict[str, Record]:
+def _gather(node: Node, root: str, nodes: int) -> Host:
     script = resources.files("hy3.doctor").joinpath("gather.sh").read_text(encoding="utf-8")
     script = f"R={shlex.quote(root)}\n{script}"
-    try:
-        done = subprocess.run(
-            prefix, input=script.encode(), capture_output=True, timeout=_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise _unreachable(name, str(error)) from error
-    lines = done.stdout.decode("ascii", "replace").splitlines()
+    lines = node.run("sh", "-s", send=script.encode(), timeout_s=_TIMEOUT_S).splitlines()
     if not lines or lines[-1] != "end":
-        reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _unreachable(name, reason[-1] if reason else "its answer is cut off")
-    return _parse(lines[:-1], name)
+        raise _unreadable(node.name, "its answer is cut off")
+    return Host(node.name, _parse(lines[:-1], node.name), nodes, node)
 
 
 def _parse(lines: list[str], name: str) -> dict[str, Record]:
@@ -170,15 +125,15 @@ def _parse(lines: list[str], name: str) -> dict[str, Record]:
             key, status, content = line.split("\t")
             text = base64.b64decode(content, validate=True).decode("utf-8", "replace")
         except (ValueError, binascii.Error) as error:
-            raise _unreachable(name, "its answer is garbled") from error
+            raise _unreadable(name, "its answer is garbled") from error
         before = records.get(key)
         records[key] = Record(status, before.text + text if before else text)
     return records
 
 
-def _unreachable(name: str, reason: str) -> EnvironmentFault:
+def _unreadable(name: str, reason: str) -> EnvironmentFault:
     return EnvironmentFault(
         f"cannot be examined ({reason})",
-        hint="set up ssh with a key, so that `ssh NODE true` asks for nothing",
+        hint="its login shell must run `sh -s` and print nothing of its own",
         where=name,
     )

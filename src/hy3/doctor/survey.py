@@ -13,9 +13,9 @@ from hy3.doctor.host import Host, gather_here, gather_remote
 from hy3.doctor.model_case import ModelCase
 from hy3.doctor.registry import BETWEEN_NODES, HOST_CHECKS, MODEL_CHECKS
 from hy3.errors import EnvironmentFault
+from hy3.nodes.node import LOCAL, Node
 
 T = TypeVar("T")
-LOCAL = "localhost"
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,6 @@ def examine_fabric(fabric: Fabric) -> list[Answer]:
 
 def _one(node: str, count: int) -> Host | EnvironmentFault:
     try:
-        return gather_here(nodes=count) if node == LOCAL else gather_remote(node, count)
+        return gather_here(nodes=count) if node == LOCAL else gather_remote(Node(node), count)
     except EnvironmentFault as fault:
         return fault

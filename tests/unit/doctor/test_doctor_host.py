@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from hy3.doctor.check import CannotTell
-from hy3.doctor.host import Host, Record, command_on, gather_here, gather_remote, parse_nodes
-from hy3.errors import EnvironmentFault, InputError
+from hy3.doctor.host import Host, Record, gather_here, gather_remote
+from hy3.errors import EnvironmentFault
+from hy3.nodes.node import Node
 from support.planted_host import PlantedHost
 
 SCRIPT = resources.files("hy3.doctor").joinpath("gather.sh").read_text()
@@ -63,10 +64,10 @@ def test_keys_stay_where_they_are(planted):
 def test_through_ssh_in_one_connection(planted, tmp_path, monkeypatch):
     body = f"sed \"s|^R=.*|R='{planted.root}'|\" | sh -s"
     seen = stand_in_ssh(tmp_path, monkeypatch, body)
-    here, there = planted.gather(2), gather_remote("spark2", 2)
-    assert there.records == here.records and there.node == there.name == "spark2"
+    here, there = planted.gather(2), gather_remote(Node("spark2"), 2)
+    assert there.records == here.records and there.node.address == there.name == "spark2"
     assert seen.read_text().split() == [
-        *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+        *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5"),
         *("--", "spark2", "sh", "-s"),
     ]
 
@@ -82,7 +83,7 @@ def test_through_ssh_in_one_connection(planted, tmp_path, monkeypatch):
 def test_a_node_that_cannot_be_read(tmp_path, monkeypatch, body, reason):
     stand_in_ssh(tmp_path, monkeypatch, body)
     with pytest.raises(EnvironmentFault, match=reason) as caught:
-        gather_remote("spark2")
+        gather_remote(Node("spark2"))
     assert caught.value.where == "spark2"
 
 
@@ -100,22 +101,6 @@ def test_what_is_absent_denied_or_failed():
         with pytest.raises(CannotTell) as caught:
             host.need(name)
         assert caught.value.finding.verdict == expected
-
-
-def test_names_of_nodes():
-    assert parse_nodes("spark1, user@10.0.0.2") == ("spark1", "user@10.0.0.2")
-    for bad in ("-oProxyCommand=x", "a,,b", "a;b", "a,a", ""):
-        with pytest.raises(InputError):
-            parse_nodes(bad)
-
-
-def test_a_command_survives_the_shell_at_the_other_end():
-    command = ("printf", "%s|", "a b", "$HOME", "it's", '{"k": 1}')
-    arguments = command_on(Host("b", {}, 2, "b"), command)
-    assert arguments[:4] == ("ssh", "-t", "--", "b")
-    done = subprocess.run(["sh", "-c", arguments[4]], capture_output=True, text=True)
-    assert done.stdout == 'a b|$HOME|it\'s|{"k": 1}|'
-    assert command_on(Host("here", {}), command) == command
 
 
 def test_a_file_that_may_not_be_read(planted):

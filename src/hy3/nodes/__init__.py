@@ -1,0 +1,1 @@
+"""The machines that work together, and how commands get to them."""
