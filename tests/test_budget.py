@@ -27,7 +27,10 @@ TORCH_ALLOWED = (
     "engine/",
     "evaluate/divergence.py",
     "deploy/native.py",
-    "doctor/all_reduce.py",  # a script by itself, run by an engine's Python
+    # Scripts by themselves, run by an engine's Python.
+    "doctor/all_reduce.py",
+    "doctor/dry_load.py",
+    "doctor/gpu_load.py",
 )
 
 # package -> the hy3 packages, or modules of one, that it may import besides itself, errors and

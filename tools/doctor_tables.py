@@ -14,8 +14,15 @@ from pathlib import Path
 
 from hy3.doctor.check import Check
 from hy3.doctor.engine_matrix import features, nccl_floor
-from hy3.doctor.fabric import FABRIC_CHECKS
-from hy3.doctor.registry import BETWEEN_NODES, HOST_CHECKS, MODEL_CHECKS
+from hy3.doctor.registry import (
+    BETWEEN_NODES,
+    DRY_LOAD_CHECKS,
+    FABRIC_CHECKS,
+    HOST_CHECKS,
+    LOAD_CHECKS,
+    MODEL_CHECKS,
+    WATCH_CHECKS,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "doctor.md"
@@ -26,9 +33,12 @@ def all_checks() -> list[tuple[str, Check[object]]]:
     """Every check, with what it looks at."""
     groups: list[tuple[str, tuple[Check, ...]]] = [
         ("a machine", HOST_CHECKS),
+        ("a machine, `--watch`", WATCH_CHECKS),
+        ("a machine, `--gpu-load`", LOAD_CHECKS),
         ("between machines", BETWEEN_NODES),
-        ("the network", FABRIC_CHECKS),
+        ("the network, `--fabric`", FABRIC_CHECKS),
         ("a checkpoint", MODEL_CHECKS),
+        ("a checkpoint, `--dry-load`", DRY_LOAD_CHECKS),
     ]
     return [(where, check) for where, checks in groups for check in checks]
 

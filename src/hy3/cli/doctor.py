@@ -31,7 +31,14 @@ def command(
         None, help="Addresses of both nodes on the fabric: moves data between them."
     ),
     mtu: int = typer.Option(9000, min=576, help="What the fabric is meant to carry."),
-    engine_python: str = typer.Option("python3", help="The engine's Python on the nodes."),
+    watch: float = typer.Option(0, min=0, help="Read the fabric again for so many seconds."),
+    gpu_load: float = typer.Option(0, min=0, help="Work each GPU for so many seconds."),
+    dry_load: bool = typer.Option(
+        False, "--dry-load", help="With --model: let the engine build it, without its data."
+    ),
+    engine_python: str = typer.Option(
+        "python3", help="The engine's Python on the nodes, for what is tried out."
+    ),
     fix: str | None = typer.Option(
         None, "--fix", help="Show this check's commands, then run them."
     ),
@@ -39,15 +46,19 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Look for known problems: every check with its evidence and what to do. Reads only."""
+    """Look for known problems: every check with its evidence and what to do. Changes nothing."""
     from hy3.doctor.checks.nodes import fact_table
-    from hy3.doctor.survey import examine
+    from hy3.doctor.survey import Trials, examine, examine_at_work, unasked_fabric
 
     output = Output(json_output, quiet)
-    request = _request(nodes, model, engine)
+    request = _request(nodes, model, engine, dry_load)
     hosts, answers = examine(request)
+    trials = Trials(engine_python, watch, gpu_load, dry_load)
+    answers += examine_at_work(hosts, request.case, trials)
     if fabric is not None:
         answers += _examine_fabric(fabric, hosts, mtu, engine_python)
+    elif len(hosts) == 2:
+        answers += unasked_fabric(hosts)
     facts = fact_table(hosts) if len(hosts) > 1 else {}
     if fix is not None:
         answers = _fix(output, fix, yes, request, answers, hosts)
@@ -61,18 +72,18 @@ def command(
         raise typer.Exit(1)
 
 
-def _request(nodes: str | None, model: str | None, engine: str | None) -> Request:
+def _request(nodes: str | None, model: str | None, engine: str | None, dry_load: bool) -> Request:
     from hy3.cli.model_folder import model_folder
     from hy3.doctor.engine_matrix import parse_engine
     from hy3.doctor.model_case import ModelCase
     from hy3.doctor.survey import Request
     from hy3.nodes.node import parse_names
 
-    if engine is not None and model is None:
+    if (engine is not None or dry_load) and model is None:
         raise InputError(
             "what an engine must be able to do depends on the checkpoint",
             hint="name it too: --model DIR",
-            where="--engine",
+            where="--dry-load" if dry_load else "--engine",
         )
     chosen = parse_engine(engine) if engine else None
     case = ModelCase(model_folder(model), chosen) if model else None

@@ -5,14 +5,15 @@ gloo where there are none, so that what is tested is what will serve. It imports
 
     python all_reduce.py RANK MASTER_ADDRESS PORT [TIMEOUT_SECONDS]
 
-Rank 0 prints one JSON object: the backend, and for each size the median time and whether the sums
-were right.
+Rank 0 prints what NCCL says of its network, then one line of JSON: the backend, and for each size
+the median time and whether the sums were right.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import os
 import statistics
 import sys
 import time
@@ -54,6 +55,8 @@ def main() -> None:
     seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 60.0
     device = "cuda" if torch.cuda.is_available() else "cpu"
     backend = "nccl" if device == "cuda" else "gloo"
+    os.environ.setdefault("NCCL_DEBUG", "INFO")
+    os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,NET")
     dist.init_process_group(
         backend,
         init_method=f"tcp://{address}:{port}",

@@ -14,15 +14,12 @@ from importlib import resources
 
 from hy3.doctor.check import Check, Finding, clean, inconclusive, problem
 from hy3.doctor.host import Host
+from hy3.doctor.links import way_of
+from hy3.doctor.ports import ports
 
 _IP_AND_ICMP_BYTES = 28
 _PINGS = 5
 _LOSS = re.compile(r"(\d+(?:\.\d+)?)% packet loss")
-# Below these a pair of machines is not what it is sold as: 8 kB in 60 us over RDMA, 209 us over
-# sockets (https://github.com/KI-KUBE/dgxarley); 185 to 190 Gb/s over both PCIe twins, 92 over one.
-_RDMA_SMALL_US = 120.0
-_RDMA_LARGE_BYTES_S = 10e9
-
 # Runs a command on one of the two nodes: (exit status, output).
 Runner = Callable[[Sequence[str], float], tuple[int, str]]
 
@@ -36,6 +33,11 @@ class Fabric:
     mtu: int
     python: str  # of the engine, on both nodes
     port: int = 29400
+
+    @property
+    def rdma(self) -> int:
+        """RDMA adapters with link and address, on the node that has fewer."""
+        return min(sum(port.usable for port in ports(host)) for host in self.hosts)
 
     def runner(self, index: int) -> Runner:
         """Runs on one of the two."""
@@ -112,7 +114,12 @@ def all_reduce_script() -> str:
 
 
 def run_all_reduce(
-    leader: Sequence[str], follower: Sequence[str], address: str, port: int, timeout_s: float = 120
+    leader: Sequence[str],
+    follower: Sequence[str],
+    address: str,
+    port: int,
+    timeout_s: float = 120,
+    rdma: int = 0,
 ) -> Finding:
     """Start both ranks and judge what rank 0 prints.
 
@@ -120,6 +127,7 @@ def run_all_reduce(
         leader: the command that runs a Python with the script on its stdin, on the first node
         follower: the same on the second
         address: the first node's on the fabric
+        rdma: adapters that could be used on both nodes
     """
     script = all_reduce_script().encode()
     ranks = [
@@ -152,30 +160,48 @@ def run_all_reduce(
         said = outputs[0][1].decode(errors="replace").strip().splitlines() or ["no output"]
         fix = "the engine's Python must have torch on both nodes and reach the other's address"
         return problem(f"a rank failed ({said[-1][:160]})", fix)
-    return judge_all_reduce(json.loads(outputs[0][0]))
+    # NCCL writes to the same place, before the result.
+    *log, result = outputs[0][0].decode(errors="replace").splitlines()
+    return judge_all_reduce(json.loads(result), "\n".join(log), rdma)
 
 
-def judge_all_reduce(said: dict[str, object]) -> Finding:
-    """Right sums, and with NCCL the speed that RDMA has."""
+def judge_all_reduce(said: dict[str, object], log: str, rdma: int = 0) -> Finding:
+    """Right sums, and latency and rate beside what the way that the data went should give.
+
+    Args:
+        said: what rank 0 measured
+        log: what NCCL wrote of itself
+        rdma: adapters that could be used on both nodes
+    """
     rows = said["results"]
     assert isinstance(rows, list)
     sizes = [Sizes(row["bytes"], row["median_us"], row["right"]) for row in rows]
     small, large = sizes[0], sizes[-1]
+    way = way_of(str(said["backend"]), log)
+    link = way.link
+    name = link.label if link else f"{said['backend']} over {way.network}"
     evidence = (
-        f"{said['backend']}: {small.nbytes // 1024} kB in {small.median_us:.0f} us, "
+        f"{name}: {small.nbytes // 1024} kB in {small.median_us:.0f} us"
+        f"{f' (usual {link.usual_small_us:g})' if link else ''}, "
         f"{large.nbytes >> 20} MB at {large.bytes_s / 1e9:.2f} GB/s"
+        f"{f' (usual {link.usual_large_gb_s:g})' if link else ''}"
     )
     if not all(size.right for size in sizes):
         return problem(f"{evidence}; the sums are wrong", "replace cable or NIC")
-    if said["backend"] != "nccl":
-        return clean(f"{evidence}; sums are right (no GPU, so no RDMA was tested)")
-    if small.median_us > _RDMA_SMALL_US or large.bytes_s < _RDMA_LARGE_BYTES_S:
-        fix = (
-            "NCCL fell back to sockets or uses one twin: give the container /dev/infiniband, set "
-            "NCCL_NET=IB and name both HCAs of the cabled port in NCCL_IB_HCA"
-        )
-        return problem(f"{evidence}; slower than RDMA is", fix)
-    return clean(f"{evidence}; sums are right")
+    if link is None:
+        return inconclusive(f"{evidence}; what it should give is not known")
+    if way.network == "Socket" and rdma:
+        return problem(f"{evidence}, though both nodes have RDMA", link.fix)
+    if way.network == "IB" and len(way.adapters) < rdma:
+        found = ", ".join(way.adapters)
+        fix = "name every adapter of the cabled port in NCCL_IB_HCA"
+        return problem(f"{evidence}; NCCL found {found} of {rdma} adapters", fix)
+    slow = small.median_us > link.worst_small_us
+    if slow or large.bytes_s < link.worst_large_gb_s * 1e9:
+        worst = f"{link.worst_small_us:g} us and {link.worst_large_gb_s:g} GB/s"
+        return problem(f"{evidence}; worse than {worst}", link.fix)
+    tested = "" if said["backend"] == "nccl" else " (no GPU, so no RDMA was tested)"
+    return clean(f"{evidence}; sums are right{tested}")
 
 
 def _mtu(index: int) -> Callable[[Fabric], Finding]:
@@ -195,7 +221,7 @@ FABRIC_CHECKS: tuple[Check[Fabric], ...] = (
         "Two ranks cannot move data, or move it slowly",
         "https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/3",
         lambda fabric: run_all_reduce(
-            fabric.rank(0), fabric.rank(1), fabric.addresses[0], fabric.port
+            fabric.rank(0), fabric.rank(1), fabric.addresses[0], fabric.port, rdma=fabric.rdma
         ),
     ),
 )

@@ -1,5 +1,6 @@
 # Prints what is to be known of this machine, one record a line: NAME, STATUS, content in base64,
-# separated by tabs. Reads only. R is the folder that stands for /, empty for the machine itself.
+# separated by tabs. Reads only. R is the folder that stands for /, empty for the machine itself;
+# ONLY may be the name of one part.
 # Keys and passwords are cut out here, before anything leaves the machine.
 LC_ALL=C
 export LC_ALL
@@ -152,10 +153,7 @@ engine() { # FOLDER PID: what a process of an engine runs with
 main() {
     LIMITED=
     command -v timeout >/dev/null && LIMITED='timeout 15'
-    machine
-    network
-    software
-    processes
+    for part in ${ONLY:-machine network software processes}; do $part; done
     echo end
 }
 

@@ -96,7 +96,7 @@ class Host:
 
 def gather_here(root: Path | None = None, nodes: int = 1) -> Host:
     """This machine, or the folder ``root`` in its place."""
-    return _gather(HERE, str(root) if root else "", nodes)
+    return _gather(HERE, nodes, root=str(root) if root else "")
 
 
 def gather_remote(node: Node, nodes: int = 1) -> Host:
@@ -105,12 +105,17 @@ def gather_remote(node: Node, nodes: int = 1) -> Host:
     Raises:
         EnvironmentFault: it cannot be reached, or is no machine that the script runs on.
     """
-    return _gather(node, "", nodes)
+    return _gather(node, nodes)
 
 
-def _gather(node: Node, root: str, nodes: int) -> Host:
+def gather_network(host: Host) -> Host:
+    """The same machine again, its network only."""
+    return _gather(host.node, host.nodes, only="network")
+
+
+def _gather(node: Node, nodes: int, root: str = "", only: str = "") -> Host:
     script = resources.files("hy3.doctor").joinpath("gather.sh").read_text(encoding="utf-8")
-    script = f"R={shlex.quote(root)}\n{script}"
+    script = f"R={shlex.quote(root)}\nONLY={only}\n{script}"
     lines = node.run("sh", "-s", send=script.encode(), timeout_s=_TIMEOUT_S).splitlines()
     if not lines or lines[-1] != "end":
         raise _unreadable(node.name, "its answer is cut off")

@@ -25,6 +25,7 @@ class Gpu:
     busy_percent: float | None
     power_w: float | None
     limits: int  # bits of what holds the clocks down
+    power_limit_w: float | None = None
 
     @property
     def unified(self) -> bool:
@@ -34,7 +35,7 @@ class Gpu:
 
 def gpus(host: Host) -> list[Gpu]:
     """The devices; CannotTell when the driver answers with an error."""
-    return [_gpu(line) for line in host.lines("gpus")]
+    return [parse_gpu(line) for line in host.lines("gpus")]
 
 
 def is_unified(host: Host) -> bool:
@@ -80,7 +81,8 @@ def _version_of(path: str) -> str | None:
     return found[1] if found else None
 
 
-def _gpu(line: str) -> Gpu:
+def parse_gpu(line: str) -> Gpu:
+    """One line of nvidia-smi with the fields that gather.sh and gpu_load.py ask for."""
     name, capability, driver, *rest = (part.strip() for part in line.split(","))
     clock, top, busy, power = (_number(part) for part in rest[:4])
     return Gpu(
@@ -92,6 +94,7 @@ def _gpu(line: str) -> Gpu:
         busy_percent=busy,
         power_w=power,
         limits=int(rest[4], 16) if rest[4].startswith("0x") else 0,
+        power_limit_w=_number(rest[5]) if len(rest) > 5 else None,
     )
 
 

@@ -7,11 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hy3.doctor.check import Check, Finding, problem
-from hy3.doctor.fabric import FABRIC_CHECKS, Fabric
+from hy3.doctor.check import Check, Finding, not_checked, problem
+from hy3.doctor.checks.drift import watch
+from hy3.doctor.checks.dry_load import not_asked, run_dry_load
+from hy3.doctor.checks.load import run_load
+from hy3.doctor.fabric import Fabric
 from hy3.doctor.host import Host, gather_here, gather_remote
 from hy3.doctor.model_case import ModelCase
-from hy3.doctor.registry import BETWEEN_NODES, HOST_CHECKS, MODEL_CHECKS
+from hy3.doctor.registry import (
+    BETWEEN_NODES,
+    DRY_LOAD_CHECKS,
+    FABRIC_CHECKS,
+    HOST_CHECKS,
+    LOAD_CHECKS,
+    MODEL_CHECKS,
+    WATCH_CHECKS,
+)
 from hy3.errors import EnvironmentFault
 from hy3.nodes.node import LOCAL, Node
 
@@ -29,6 +40,16 @@ class Request:
         """The same, with nothing remembered of the files."""
         case = ModelCase(self.case.folder, self.case.engine) if self.case else None
         return Request(self.nodes, case)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What is tried out, and not only read; 0 seconds: not at all."""
+
+    python: str = "python3"  # the engine's, on every machine
+    watch_s: float = 0
+    gpu_load_s: float = 0
+    dry_load: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +131,35 @@ def examine_fabric(fabric: Fabric) -> list[Answer]:
     """Every check of the path between two nodes; they send data and change nothing."""
     names = " and ".join(host.name for host in fabric.hosts)
     return list(answers_of(FABRIC_CHECKS, fabric, names))
+
+
+def unasked_fabric(hosts: Sequence[Host]) -> list[Answer]:
+    """The same, where nobody said by which addresses the two meet."""
+    names = " and ".join(host.name for host in hosts)
+    unasked = not_checked("not asked for: --fabric ADDRESS,ADDRESS moves data between the two")
+    return [
+        Answer(each.id, each.severity, each.title, each.source, names, unasked)
+        for each in FABRIC_CHECKS
+    ]
+
+
+def examine_at_work(hosts: Sequence[Host], case: ModelCase | None, trials: Trials) -> list[Answer]:
+    """What takes time, all machines at once; each check that nobody asked for says so."""
+
+    def one(host: Host) -> list[Answer]:
+        watched = watch(host, trials.watch_s)
+        load = run_load(host, trials.python, trials.gpu_load_s)
+        return [
+            *answers_of(WATCH_CHECKS, watched, host.name),
+            *answers_of(LOAD_CHECKS, load, host.name),
+        ]
+
+    with ThreadPoolExecutor(max(len(hosts), 1)) as pool:
+        found = [each for answers in pool.map(one, hosts) for each in answers]
+    if case:
+        loaded = run_dry_load(case.folder, trials.python) if trials.dry_load else not_asked()
+        found += answers_of(DRY_LOAD_CHECKS, loaded, case.name)
+    return found
 
 
 def _one(node: str, count: int) -> Host | EnvironmentFault:

@@ -63,10 +63,15 @@ def probe_hardware(
     return Probe(Hardware(device, 1, len(lines)), free)
 
 
+def device_named(name: str) -> Device | None:
+    """The entry of the table for a name that the driver gives."""
+    return next((load_devices()[key] for part, key in _NAMES.items() if part in name), None)
+
+
 def _recognise(name: str) -> Device:
-    for part, key in _NAMES.items():
-        if part in name:
-            return load_devices()[key]
+    device = device_named(name)
+    if device is not None:
+        return device
     raise _fault(f"{name.strip()!r} is not in the table of devices")
 
 

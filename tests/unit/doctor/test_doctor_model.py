@@ -157,12 +157,10 @@ def test_a_draft_of_another_form(source, tmp_path):
     assert found["draft-format"] == found["ignore-list"] == "PROBLEM"
 
 
-def test_kv_scales_and_mixed_formats(out):
+def test_kv_scales(out):
     value = json.loads((out / "config.json").read_text())["quantization_config"]
     edit(out / "config.json", quantization_config=value | {"kv_cache_scheme": {"num_bits": 8}})
     only(out, "kv-scales-missing")
-    edit(out / "config.json", quantization_config=value | {"format": "mixed-precision"})
-    only(out, "format-decided-by-loading", "NOT CHECKED")
 
 
 def test_broken_files_are_never_clean(out):

@@ -28,7 +28,7 @@ def clocks_stuck(host: Host) -> Finding:
             return inconclusive(f"the driver does not tell the clocks of {gpu.name}")
         evidence = f"{gpu.name}: {gpu.clock_mhz:.0f} of {gpu.top_clock_mhz:.0f} MHz"
         if (gpu.busy_percent or 0) < _BUSY_PERCENT:
-            return inconclusive(f"{evidence}, idle: look again while it works")
+            return inconclusive(f"{evidence}, idle: --gpu-load 20 looks while it works")
         if gpu.clock_mhz < gpu.top_clock_mhz / 2:
             return problem(
                 f"{evidence} at {gpu.busy_percent:.0f} % load",
@@ -40,7 +40,7 @@ def clocks_stuck(host: Host) -> Finding:
 def clocks_held_down(host: Host) -> Finding:
     """The driver's own reasons for low clocks."""
     for gpu in _need_gpus(host):
-        reasons = [text for bit, text in _HELD.items() if gpu.limits & bit]
+        reasons = held_down_by(gpu)
         if reasons:
             return problem(
                 f"{gpu.name} is held down by {', '.join(reasons)}",
@@ -48,6 +48,11 @@ def clocks_held_down(host: Host) -> Finding:
                 ("sudo", "nvidia-smi", "-lgc", "200,2150"),
             )
     return clean("neither heat nor a power brake holds the clocks down")
+
+
+def held_down_by(gpu: Gpu) -> list[str]:
+    """Of what limits the clocks, that which no idle or sound device shows."""
+    return [text for bit, text in _HELD.items() if gpu.limits & bit]
 
 
 def busy_without_power(host: Host) -> Finding:

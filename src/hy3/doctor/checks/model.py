@@ -176,15 +176,6 @@ def kv_scales(case: ModelCase) -> Finding:
     )
 
 
-def format_decided_by_loading(case: ModelCase) -> Finding:
-    """A format name that engines dispatch on without naming it."""
-    value = case.raw.get("quantization_config")
-    stated = value.get("format") if isinstance(value, dict) else None
-    if stated == "mixed-precision":
-        return not_checked("format mixed-precision: only a load shows what an engine makes of it")
-    return clean(f"format {stated}" if stated else "no format is named")
-
-
 CHECKS: tuple[Check[ModelCase], ...] = (
     Check(
         "token-suffix",
@@ -248,12 +239,5 @@ CHECKS: tuple[Check[ModelCase], ...] = (
         "an FP8 cache without scales changes answers",
         "https://huggingface.co/kodelow/Hy3-NVFP4-W4A16",
         kv_scales,
-    ),
-    Check(
-        "format-decided-by-loading",
-        "stops",
-        "only a load shows whether an engine takes the format",
-        "https://github.com/kaitakuai/experiments",
-        format_decided_by_loading,
     ),
 )
