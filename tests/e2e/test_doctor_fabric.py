@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from support.two_nodes import (
 )
 
 needs_nodes = pytest.mark.skipif(
-    bool(missing_tools()) or shutil.which("ping") is None, reason="needs root, namespaces, ping"
+    bool(missing_tools()), reason=f"needs {', '.join(missing_tools())}"
 )
 
 
@@ -145,10 +144,11 @@ def test_the_verb_moves_data_between_two_machines(nodes: TwoNodes, tmp_path: Pat
 
 @needs_nodes
 @pytest.mark.timeout(200)
+@pytest.mark.long
 def test_a_slow_link_is_found(nodes: TwoNodes) -> None:
-    """The sums are right, and a tenth of the rate arrives."""
+    """The sums are right, and a small part of the rate arrives."""
     leader, follower = ranks(nodes)
-    nodes.slow("1gbit")
+    nodes.slow("400mbit")
     try:
         found = run_all_reduce(leader, follower, ADDRESS_A, 29713)
     finally:
@@ -198,7 +198,7 @@ def said(backend: str = "nccl", small_us: float = 45.0, gb_s: float = 22.0, righ
         (said(small_us=900.0, gb_s=2.2), SOCKET, 0, "PROBLEM", "worse than 600 us"),
         (said(), "", 2, "INCONCLUSIVE", "what it should give is not known"),
         (said("gloo", 900.0, 1.0), "", 0, "CLEAN", "no RDMA was tested"),
-        (said("gloo", 900.0, 0.1), "", 0, "PROBLEM", "worse than 5000 us and 0.25 GB/s"),
+        (said("gloo", 900.0, 0.05), "", 0, "PROBLEM", "worse than 5000 us and 0.1 GB/s"),
     ],
 )
 def test_what_the_ranks_say_is_judged(

@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 
 SIZES_BYTES = (8 << 10, 64 << 10, 512 << 10, 4 << 20, 64 << 20)
-_WARM_UPS = 3
 _REPEATS = {8 << 10: 200, 64 << 10: 100, 512 << 10: 40, 4 << 20: 10, 64 << 20: 3}
+_WARM_UPS = {8 << 10: 3, 64 << 10: 3, 512 << 10: 3, 4 << 20: 3, 64 << 20: 1}
 
 
 def measure(size_bytes: int, rank: int, world: int, device: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def measure(size_bytes: int, rank: int, world: int, device: str) -> dict[str, An
     value = torch.empty(size_bytes // 4, dtype=torch.float32, device=device)
     times = []
     right = True
-    for repeat in range(_WARM_UPS + _REPEATS[size_bytes]):
+    for repeat in range(_WARM_UPS[size_bytes] + _REPEATS[size_bytes]):
         value.fill_(rank + 1 + repeat)
         _wait(device)
         start = time.perf_counter()
@@ -41,7 +41,7 @@ def measure(size_bytes: int, rank: int, world: int, device: str) -> dict[str, An
         times.append(time.perf_counter() - start)
         wanted = sum(range(1, world + 1)) + world * repeat
         right = right and bool((value == wanted).all())
-    median_s = statistics.median(times[_WARM_UPS:])
+    median_s = statistics.median(times[_WARM_UPS[size_bytes] :])
     return {"bytes": size_bytes, "median_us": median_s * 1e6, "right": right}
 
 
