@@ -10,8 +10,9 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hy3.checkpoint.json_file import open_regular, unreadable
 from hy3.checkpoint.strict_json import JsonFault, key_offset, parse_object, shown
@@ -21,6 +22,7 @@ LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
 _MAX_ELEMENTS = 2**63 - 1
+_PLACE = attrgetter("start", "end")
 
 DTYPE_BYTES: dict[str, int] = {
     "BOOL": 1, "U8": 1, "I8": 1,
@@ -45,9 +47,11 @@ class TensorSpec:
         return _element_count(self.shape) * DTYPE_BYTES[self.dtype]
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """A tensor in a file; ``start`` and ``end`` are byte offsets into the data section."""
+class TensorInfo(NamedTuple):
+    """A tensor in a file; ``start`` and ``end`` are byte offsets into the data section.
+
+    A tuple, which is made in half the time of a frozen dataclass: Hy3 has 139,298 of them.
+    """
 
     name: str
     dtype: str
@@ -124,7 +128,7 @@ def parse_header(raw: bytes, file_bytes: int, path: Path, where: str) -> Header:
         raise fault(f"the header {error.reason}", error.key, error.offset) from error
     metadata = _metadata(entries.pop("__metadata__", {}), fault)
     infos = [_tensor(name, entry, fault) for name, entry in entries.items()]
-    infos.sort(key=lambda info: (info.start, info.end))
+    infos.sort(key=_PLACE)
     _check_cover(infos, file_bytes - data_start, data_start, fault)
     return Header(path, {info.name: info for info in infos}, metadata, data_start, file_bytes)
 
@@ -198,9 +202,9 @@ def _tensor(name: str, entry: Any, fault: _Fault) -> TensorInfo:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise fault(f"unknown dtype {shown(dtype)}", name)
-    if not isinstance(shape, list) or not all(map(_is_size, shape)):
+    if not isinstance(shape, list) or not _are_sizes(*shape):
         raise fault("the shape is not a list of sizes", name)
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+    if not isinstance(offsets, list) or len(offsets) != 2 or not _are_sizes(*offsets):
         raise fault("data_offsets is not a pair of byte offsets", name)
     start, end = offsets
     if start > end:
@@ -235,8 +239,14 @@ def _check_cover(
         raise fault(message, name, data_start - LENGTH_BYTES + expected)
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_ELEMENTS
+def _are_sizes(*values: Any) -> bool:
+    """Whether all are integers, no booleans, from 0 on; asked twice for every tensor."""
+    for value in values:
+        if type(value) is not int or value < 0 or value > _MAX_ELEMENTS:
+            break
+    else:
+        return True
+    return False
 
 
 def _element_count(shape: Sequence[int]) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import reprlib
-from collections.abc import Iterator
 from typing import Any
 
 # Far above any checkpoint's files and far below the interpreter's own limit, which depends on who
@@ -40,6 +39,9 @@ class _Repeated:
 
     def __init__(self, key: str) -> None:
         self.key = key
+
+
+_CONTAINERS = frozenset({dict, list, _Repeated})
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
@@ -107,23 +109,24 @@ _SHORT.maxlevel = 3
 
 def _check_containers(value: Any, raw: bytes) -> None:
     """No more than MAX_DEPTH levels, and no object with a repeated key on any of them."""
-
-    def check(item: Any, depth: int) -> None:
-        if isinstance(item, _Repeated):
-            raise _twice(value, item, raw)
-        if depth > MAX_DEPTH:
-            raise _too_deep()
-        for child in _containers(item):
-            check(child, depth + 1)
-
-    for item in _containers([value]):
-        check(item, 1)
+    level = _containers([[value]])
+    for _ in range(MAX_DEPTH):
+        for item in level:
+            if type(item) is _Repeated:
+                raise _twice(value, item, raw)
+        level = _containers(level)
+    if level:
+        raise _too_deep()
 
 
-def _containers(item: Any) -> Iterator[Any]:
-    """The children of a container that are containers."""
-    children = item.values() if isinstance(item, dict) else item
-    return (child for child in children if isinstance(child, dict | list | _Repeated))
+def _containers(level: list[Any]) -> list[Any]:
+    """The containers that lie directly in those of ``level``; Hy3's headers hold 400,000."""
+    return [
+        child
+        for item in level
+        for child in (item.values() if type(item) is dict else item)
+        if type(child) in _CONTAINERS
+    ]
 
 
 def _twice(value: Any, item: _Repeated, raw: bytes) -> JsonFault:
@@ -139,7 +142,7 @@ def _twice(value: Any, item: _Repeated, raw: bytes) -> JsonFault:
 def _holds(value: Any, wanted: _Repeated) -> bool:
     if not isinstance(value, dict | list):
         return value is wanted
-    return any(_holds(child, wanted) for child in _containers(value))
+    return any(_holds(child, wanted) for child in _containers([value]))
 
 
 def _too_deep() -> JsonFault:

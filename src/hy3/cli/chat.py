@@ -5,7 +5,6 @@ The answer goes to stdout, the reasoning to stderr, so that a pipe gets the answ
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -151,6 +150,8 @@ def _write(stream: TextIO, text: str, dim: bool = False) -> None:
 
 
 def _turn(conversation: Conversation, new: list[dict[str, Any]], screen: Screen) -> Reply:
+    import asyncio
+
     reply = asyncio.run(conversation.ask(new, screen.reasoning, screen.content))
     screen.end(reply)
     return reply

@@ -149,11 +149,13 @@ def _export(
 
 def _read_shape(model: str, output: Output) -> ModelShape:
     from hy3.checkpoint.model_config import load_config
+    from hy3.cli.collector import collector_at_rest
     from hy3.cli.model_folder import open_model
     from hy3.plan.model_shape import shape_of
 
     opened = open_model(model, output)
-    return shape_of(opened.name, opened.checkpoint(), load_config(opened.folder))
+    with collector_at_rest():
+        return shape_of(opened.name, opened.checkpoint(), load_config(opened.folder))
 
 
 def _hardware(text: str) -> tuple[Any, int | None]:

@@ -17,7 +17,7 @@ from hy3.plan.settings import KV_DTYPE_BYTES
 ROUTED = "routed_expert"
 # An input embedding is looked up, never read whole.
 LOOKED_UP = ("embedding",)
-_WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _WEIGHT_ENDS = (".weight", ".weight_packed")
 
 
@@ -128,26 +128,29 @@ class _Classes:
     def __init__(self, config: Hy3Config) -> None:
         self.config = config
         self.mtp_prefix = f"model.layers.{config.num_layers}."
-        self.kinds: dict[str, str] = {}  # names that differ in digits alone are of one class
-        self.sizes: Counter[tuple[str, bool]] = Counter()
-        self.forms: dict[tuple[str, bool], set[str]] = {}
+        # By name with every digit a zero, dtype, and whether of the MTP layer: there are 100,000
+        # names but few of these. As bytes, which are translated ten times as fast.
+        self.sizes: dict[tuple[bytes, str, bool], int] = {}
 
     def add(self, name: str, dtype: str, nbytes: int) -> None:
         """Count one tensor."""
-        pattern = name.translate(_WITHOUT_DIGITS)
-        if pattern not in self.kinds:
-            self.kinds[pattern] = tensor_class(name)
-        key = (self.kinds[pattern], name.startswith(self.mtp_prefix))
-        self.sizes[key] += nbytes
-        if name.endswith(_WEIGHT_ENDS):
-            self.forms.setdefault(key, set()).add(dtype)
+        key = (name.encode().translate(_ZEROS), dtype, name.startswith(self.mtp_prefix))
+        self.sizes[key] = self.sizes.get(key, 0) + nbytes
 
     def counted(self) -> tuple[WeightClass, ...]:
         """The classes, largest first."""
+        sizes: Counter[tuple[str, bool]] = Counter()
+        forms: dict[tuple[str, bool], set[str]] = {}
+        for (zeroed, dtype, mtp), nbytes in self.sizes.items():
+            name = zeroed.decode()
+            key = (tensor_class(name), mtp)
+            sizes[key] += nbytes
+            if name.endswith(_WEIGHT_ENDS):
+                forms.setdefault(key, set()).add(dtype)
         parameters = _parameters(self.config)
         return tuple(
-            WeightClass(*key, parameters[key], size, tuple(sorted(self.forms.get(key, ()))))
-            for key, size in sorted(self.sizes.items(), key=lambda item: -item[1])
+            WeightClass(*key, parameters[key], size, tuple(sorted(forms.get(key, ()))))
+            for key, size in sorted(sizes.items(), key=lambda item: -item[1])
         )
 
 
