@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -51,17 +51,24 @@ def command(
     from hy3.doctor.survey import Trials, examine, examine_at_work, unasked_fabric
 
     output = Output(json_output, quiet)
-    request = _request(nodes, model, engine, dry_load)
-    hosts, answers = examine(request)
     trials = Trials(engine_python, watch, gpu_load, dry_load)
-    answers += examine_at_work(hosts, request.case, trials)
-    if fabric is not None:
-        answers += _examine_fabric(fabric, hosts, mtu, engine_python)
-    elif len(hosts) == 2:
-        answers += unasked_fabric(hosts)
+
+    def look(request: Request) -> tuple[list[Host], list[Answer]]:
+        hosts, answers = examine(request)
+        answers += examine_at_work(hosts, request.case, trials)
+        if fabric is not None:
+            answers += _examine_fabric(fabric, hosts, mtu, engine_python)
+        elif len(hosts) == 2:
+            answers += unasked_fabric(hosts)
+        return hosts, answers
+
+    request = _request(nodes, model, engine, dry_load)
+    if nodes or trials != Trials(engine_python):
+        output.status("looking; a machine that does not answer is given two minutes")
+    hosts, answers = look(request)
     facts = fact_table(hosts) if len(hosts) > 1 else {}
     if fix is not None:
-        answers = _fix(output, fix, yes, request, answers, hosts)
+        answers = _fix(output, fix, yes, answers, hosts, lambda: look(request.again())[1])
     elif len(hosts) > 1:
         _print_facts(output, facts)
     _print(output, answers)
@@ -75,7 +82,7 @@ def command(
 def _request(nodes: str | None, model: str | None, engine: str | None, dry_load: bool) -> Request:
     from hy3.cli.model_folder import model_folder
     from hy3.doctor.engine_matrix import parse_engine
-    from hy3.doctor.model_case import ModelCase
+    from hy3.doctor.model_case import open_case
     from hy3.doctor.survey import Request
     from hy3.nodes.node import parse_names
 
@@ -86,7 +93,7 @@ def _request(nodes: str | None, model: str | None, engine: str | None, dry_load:
             where="--dry-load" if dry_load else "--engine",
         )
     chosen = parse_engine(engine) if engine else None
-    case = ModelCase(model_folder(model), chosen) if model else None
+    case = open_case(model_folder(model), chosen) if model else None
     return Request(parse_names(nodes) if nodes else (), case)
 
 
@@ -141,9 +148,9 @@ def _fix(
     output: Output,
     check: str,
     yes: bool,
-    request: Request,
     answers: list[Answer],
     hosts: Sequence[Host],
+    look_again: Callable[[], list[Answer]],
 ) -> list[Answer]:
     """Run the commands of one check where it found its problem; the answers afterwards."""
     wanted = [each for each in answers if each.check == check]
@@ -162,9 +169,7 @@ def _fix(
                 hint="run the shown commands by hand",
                 where=check,
             )
-    from hy3.doctor.survey import examine
-
-    return [each for each in examine(request.again())[1] if each.check == check]
+    return [each for each in look_again() if each.check == check]
 
 
 def _commands(

@@ -151,6 +151,10 @@ engine() { # FOLDER PID: what a process of an engine runs with
 }
 
 main() {
+    # Without one of these, what is there would seem absent.
+    for program in base64 grep head ls sed sha256sum sort tr; do
+        command -v $program >/dev/null || { echo "no $program on PATH" >&2; exit 3; }
+    done
     LIMITED=
     command -v timeout >/dev/null && LIMITED='timeout 15'
     for part in ${ONLY:-machine network software processes}; do $part; done

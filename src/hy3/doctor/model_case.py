@@ -14,6 +14,7 @@ from hy3.checkpoint.manifest import read_manifest
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config
 from hy3.checkpoint.quantization_config import QuantizationConfig, parse_quantization_config
 from hy3.doctor.engine_matrix import Engine
+from hy3.errors import InputError
 from hy3.quantize.check_layout import check_layout
 
 _HUB_FOLDER = "models--"
@@ -66,3 +67,18 @@ class ModelCase:
         manifest = read_manifest(self.folder)
         checks = check_layout(self.folder, self.checkpoint, self.config, self.census, manifest)
         return {check.id: (check.status, check.detail, check.tensors) for check in checks}
+
+
+def open_case(folder: Path, engine: Engine | None) -> ModelCase:
+    """A folder to look at.
+
+    Raises:
+        InputError: no checkpoint is there, sound or not.
+    """
+    if not (folder / CONFIG_NAME).exists():
+        raise InputError(
+            f"holds no {CONFIG_NAME}",
+            hint="name the folder of a checkpoint",
+            where=str(folder),
+        )
+    return ModelCase(folder, engine)

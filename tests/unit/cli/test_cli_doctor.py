@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from hy3.cli.app import app
 from hy3.doctor import host as host_module
 from hy3.doctor import survey
+from hy3.doctor.host import gather_here
 from support.chat_files import TINY
-from support.planted_host import PlantedHost
+from support.planted_host import GB10, PlantedHost
 
 SCRIPT = """
 import sys
@@ -120,6 +123,52 @@ def test_an_unreachable_node_is_a_problem_and_the_other_is_still_examined(
     assert done.returncode == 1
     assert [(each["id"], each["verdict"]) for each in lost] == [("node-unreachable", "PROBLEM")]
     assert len(checks) > len(lost) + 5
+
+
+FAULTS = {
+    "earlyoom-prefers-engine": lambda p: p.process(7, "earlyoom", "earlyoom --prefer vllm"),
+    "cache-counts-as-used": lambda p: p.memory(MemFree=3_000_000),
+    "engine-left-behind": lambda p: p.process(99999, "VLLM::EngineCore", "VLLM::EngineCore"),
+    "swap-under-engine": lambda p: p.memory(SwapTotal=8_000_000, SwapFree=8_000_000),
+    "copy-while-serving": lambda p: (p.engine(), p.process(99999, "rsync", "rsync -a /m b:/m")),
+    "clocks-held-down": lambda p: p.program("nvidia-smi", f"echo '{GB10[:-2]}40'"),
+    "rdma-devices-missing": lambda p: (p.fabric(), shutil.rmtree(p.root / "dev/infiniband")),
+}
+
+
+@pytest.mark.parametrize("identity", FAULTS)
+@pytest.mark.parametrize("typed", ["", "n\n"])
+def test_every_fix_shows_asks_and_does_nothing_on_no(planted, identity, typed, monkeypatch, capfd):
+    FAULTS[identity](planted)
+    ran: list[object] = []
+    monkeypatch.setattr(survey, "gather_here", lambda nodes=1: gather_here(planted.root, nodes))
+    monkeypatch.setattr(subprocess, "run", recorded(subprocess.run, ran))
+    ours, theirs = pty.openpty()
+    os.write(ours, typed.encode() or b"\x04")  # end of file, as a terminal types it
+    with open(theirs, closefd=True) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        code = app(["doctor", "--fix", identity], standalone_mode=False)
+    os.close(ours)
+    shown = capfd.readouterr().err
+    assert code == 1 and "run these? [y/N]" in shown
+    assert ("sudo " in shown) or ("kill 99999" in shown)
+    assert [command for command in ran if command[0] in ("sudo", "kill")] == []
+
+
+def recorded(run, seen: list[object]):
+    """``subprocess.run`` that remembers what it ran, and runs no fix."""
+
+    def wrapper(command, *arguments, **options):
+        seen.append(command)
+        assert command[0] not in ("sudo", "kill"), command
+        return run(command, *arguments, **options)
+
+    return wrapper
+
+
+def test_a_folder_without_a_checkpoint(planted, tmp_path):
+    done = doctor(planted, "--model", str(tmp_path))
+    assert done.returncode == 2 and "holds no config.json" in done.stderr
 
 
 def test_gather_is_what_the_stand_in_replaces():

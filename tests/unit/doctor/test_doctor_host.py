@@ -87,6 +87,14 @@ def test_a_node_that_cannot_be_read(tmp_path, monkeypatch, body, reason):
     assert caught.value.where == "spark2"
 
 
+def test_without_programs_nothing_seems_absent(tmp_path, monkeypatch):
+    """A node whose shell has no grep must not pass for one without engines."""
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentFault, match="no base64 on PATH"):
+        gather_here()
+
+
 @pytest.mark.parametrize("cut", [0.2, 0.5, 0.9])
 def test_half_a_script_does_nothing(cut):
     part = SCRIPT[: int(len(SCRIPT) * cut)]

@@ -31,8 +31,13 @@ def watch(
     read: Callable[[Host], Host] = gather_network,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Watched:
-    """Read a machine's network some twenty times within ``seconds``; not again for 0."""
+    """Read a machine's network some twenty times within ``seconds``; not again for 0.
+
+    Without an RDMA device there is nothing to wait for.
+    """
     found = [host]
+    if not ports(host):
+        return Watched((host,), seconds)
     interval_s = max(seconds / _READINGS, _LEAST_INTERVAL_S)
     for _ in range(int(seconds / interval_s)):
         sleep(interval_s)
