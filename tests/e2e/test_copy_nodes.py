@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 from hy3.checkpoint.file_hash import hash_file
 from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest
 from support.recipes import PARAMETERS
-from support.two_nodes import ADDRESS_B, TwoNodes, environment, missing_tools, two_nodes
+from support.two_nodes import ADDRESS_B, TwoNodes, environment, missing_tools, run, two_nodes
 
 pytestmark = [
     pytest.mark.skipif(bool(missing_tools()), reason=f"needs {', '.join(missing_tools())}"),
@@ -78,6 +79,35 @@ def test_everything_arrives_and_is_proved(nodes: TwoNodes, out: Path) -> None:
     assert done["files"] == 7 and done["nbytes"] > 12_000_000
     assert done["sent_bytes"] == pytest.approx(done["nbytes"], rel=0.01)
     check_arrived(nodes, out, target)
+    code, result, stderr = finish(start(nodes, out, target))
+    assert (code, result["nodes"][0]["sent_bytes"]) == (0, 0), stderr
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_sent(nodes: TwoNodes, out: Path) -> None:
+    small = nodes.disk / "small"
+    script = f"mkdir {small} && mount -t tmpfs -o size=6m tmpfs {small}"
+    run(["nsenter", "-t", str(nodes.inside_pid), "-m", "sh", "-c", script])
+    code, result, _ = finish(start(nodes, out, small / "copy"))
+    assert code == 3 and "12.0 MB are still to be sent, 6.29 MB are free" in str(result)
+    assert nodes.size_of(small / "copy") == 0
+
+
+def test_a_source_that_changes_under_way(nodes: TwoNodes, out: Path, tmp_path: Path) -> None:
+    source = tmp_path / "changing"
+    shutil.copytree(out, source)
+    target = nodes.disk / "changed"
+    nodes.slow("40mbit")
+    process = start(nodes, source, target, "--streams", "1")
+    for _ in range(300):
+        if nodes.size_of(target) > 1_000_000:
+            break
+        time.sleep(0.05)
+    last = source / "model 00005.safetensors"
+    last.write_bytes(last.read_bytes()[:-8] + b"changed!")
+    code, result, _ = finish(process)
+    nodes.slow("10gbit")
+    assert code == 1 and result["error"]["where"] == str(last)
+    assert "was changed after it was finished" in result["error"]["message"]
 
 
 def test_a_damaged_file_there_is_sent_again(nodes: TwoNodes, out: Path) -> None:
@@ -139,7 +169,7 @@ def test_nothing_is_copied_while_a_model_is_served(nodes: TwoNodes, out: Path) -
 
 def test_a_node_that_is_not_there(out: Path, nodes: TwoNodes) -> None:
     command = [sys.executable, "-m", "hy3.cli.app", "copy", str(out), "--json"]
-    command += ["--nodes", "10.77.3.9", "--ssh", shlex.join(nodes.ssh)]
+    command += ["--nodes", "10.77.3.9", "--ssh", shlex.join((*nodes.ssh, "-o", "ConnectTimeout=1"))]
     source = str(Path(__file__).resolve().parents[2] / "src")
     done = subprocess.run(
         nodes.on_a(command),

@@ -15,7 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-NEEDED = ("ip", "tc", "unshare", "sshd", "ssh", "ssh-keygen", "rsync", "ping", "sha256sum")
+NEEDED = (
+    "ip",
+    "tc",
+    "unshare",
+    "nsenter",
+    "sshd",
+    "ssh",
+    "ssh-keygen",
+    "rsync",
+    "ping",
+    "sha256sum",
+)
 ADDRESS_A, ADDRESS_B, PORT = "10.77.3.1", "10.77.3.2", 2222
 _PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 

@@ -23,6 +23,7 @@ from hy3.checkpoint.manifest import MANIFEST_NAME, read_manifest
 from hy3.deploy.serving import serving_here, serving_on
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
 from hy3.nodes.node import Node
+from hy3.units import format_bytes
 
 _SECONDS_WITHOUT_DATA = 30
 _HASH_BYTES_S = 100e6  # a slow disk; only for how long to wait
@@ -70,6 +71,7 @@ def copy(
     if shutil.which("rsync") is None:
         raise EnvironmentFault("rsync is not installed", "install it here and there", "PATH")
     node.run("mkdir", "-p", "--", target)
+    _need_room(node, target, files)
     start = time.monotonic()
     counter = _Counter(advance)
     with ThreadPoolExecutor(streams) as pool:
@@ -80,7 +82,7 @@ def copy(
         for job in jobs:
             job.result()
     seconds = time.monotonic() - start
-    _prove(node, target, files)
+    _prove(folder, node, target, files)
     nbytes = sum(each.size_bytes for each in files.values())
     return CopyResult(node.name, len(files), nbytes, seconds, counter.total)
 
@@ -129,6 +131,22 @@ def _refuse_while_serving(node: Node) -> None:
             )
 
 
+def _need_room(node: Node, target: str, files: dict[str, FileHash]) -> None:
+    """Refuse what cannot fit beside what has arrived before."""
+    script = f"cd -- {shlex.quote(target)} && stat -f -c '%a %S' . && stat -c '%s %n' -- *; true"
+    room, *there = node.run("sh", "-c", script).splitlines() or ["0 0"]
+    blocks, block_bytes = map(int, room.split())
+    free = blocks * block_bytes
+    sizes = {name: int(size) for size, _, name in (line.partition(" ") for line in there)}
+    missing = sum(max(0, each.size_bytes - sizes.get(name, 0)) for name, each in files.items())
+    if missing > free:
+        raise EnvironmentFault(
+            f"{format_bytes(missing)} are still to be sent, {format_bytes(free)} are free there",
+            hint="make room there, or name another folder with --to",
+            where=f"{node.name}:{target}",
+        )
+
+
 def _stream(folder: Path, names: list[str], node: Node, target: str, counter: _Counter) -> None:
     command = ["rsync", "--times", "--partial", "--inplace", "--no-whole-file"]
     command += ["--files-from=-", "--from0", "--info=progress2", "--no-inc-recursive"]
@@ -141,7 +159,7 @@ def _stream(folder: Path, names: list[str], node: Node, target: str, counter: _C
     assert process.stdin and process.stdout and process.stderr
     process.stdin.write(b"\0".join(name.encode() for name in names))
     process.stdin.close()
-    done, line = 0, b""
+    done, line, said = 0, b"", []
     while piece := os.read(process.stdout.fileno(), 4096):
         *lines, line = re.split(rb"[\r\n]", line + piece)
         for text in lines:
@@ -149,7 +167,9 @@ def _stream(folder: Path, names: list[str], node: Node, target: str, counter: _C
                 count = int(found[1].replace(b",", b""))
                 counter.add(count - done)
                 done = count
-    errors = process.stderr.read().decode(errors="replace").strip().splitlines()
+            elif text.strip():
+                said.append(text.decode(errors="replace"))
+    errors = said + process.stderr.read().decode(errors="replace").strip().splitlines()
     if process.wait():
         raise EnvironmentFault(
             f"the copy broke off ({errors[0] if errors else f'rsync exit {process.returncode}'})",
@@ -158,7 +178,7 @@ def _stream(folder: Path, names: list[str], node: Node, target: str, counter: _C
         )
 
 
-def _prove(node: Node, target: str, files: dict[str, FileHash]) -> None:
+def _prove(folder: Path, node: Node, target: str, files: dict[str, FileHash]) -> None:
     """Take every hash on the node; sha256sum names the files that differ."""
     listed = "".join(f"{each.sha256}  {name}\n" for name, each in files.items())
     script = f"cd -- {shlex.quote(target)} && sha256sum --check --quiet --strict - 2>&1 || true"
@@ -166,6 +186,13 @@ def _prove(node: Node, target: str, files: dict[str, FileHash]) -> None:
     seconds = 60 + nbytes / _HASH_BYTES_S
     said = node.run("sh", "-c", script, send=listed.encode(), timeout_s=seconds)
     wrong = [line for line in said.splitlines() if line.strip()]
+    for name, each in files.items():
+        if f"{name}: FAILED" in wrong and hash_file(folder / name) != each:
+            raise CheckFailed(
+                "is not what its manifest says: it was changed after it was finished",
+                hint="make it anew (hy3 quantize), then copy again; hy3 verify checks the folder",
+                where=str(folder / name),
+            )
     if wrong:
         raise CheckFailed(
             f"what arrived is not what was sent ({wrong[0]})",

@@ -13,6 +13,7 @@ from hy3.errors import EnvironmentFault, InputError
 _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 _OWN_FAILURE = 255  # ssh's exit status when the fault is its own and not the command's
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%-]*")
+_SHOWN = 80  # characters of a command in a hint
 LOCAL = "localhost"
 
 
@@ -63,13 +64,17 @@ class Node:
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines()
             last = said[-1] if said else f"exit {done.returncode}"
-            own = self.address is not None and done.returncode == _OWN_FAILURE
-            what = "cannot be reached" if own else f"{words[0]} fails there"
-            raise self._fault(f"{what} ({last})")
+            if self.address is not None and done.returncode == _OWN_FAILURE:
+                raise self._fault(f"cannot be reached ({last})")
+            raise EnvironmentFault(
+                f"{words[0]} fails there ({last})",
+                hint=f"see what `{shlex.join(words)[:_SHOWN]}` says there",
+                where=self.name,
+            )
         return done.stdout.decode(errors="replace")
 
     def _fault(self, message: str) -> EnvironmentFault:
-        hint = "run the command by hand"
+        hint = "it must be installed, and on PATH"
         if self.address is not None:
             hint = f"`ssh {self.address} true` must work, and ask for nothing"
         return EnvironmentFault(message, hint=hint, where=self.name)
