@@ -5,7 +5,8 @@
     python benchmarks/doctor_trials.py dry-load --python PYTHON      # PYTHON has vLLM
 
 Each writes its own results; ``dry-load`` also plants faults into copies of hy3-tiny, and says for
-each whether it was found.
+each whether it was found. What is named with ``--quantized`` must load on a GPU, and be refused on
+a processor that has no kernels for it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def load_dry(python: str, quantized: list[Path]) -> dict[str, Any]:
     """hy3-tiny and quantized ones as they are, then copies with a fault each."""
     cases: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as work:
-        cases += [one_case(python, each, each.name, "CLEAN") for each in (TINY, *quantized)]
+        cases.append(one_case(python, TINY, TINY.name, "CLEAN"))
+        loads = "PROBLEM" if " on cpu " in cases[0]["evidence"] else "CLEAN"
+        cases += [one_case(python, each, each.name, loads) for each in quantized]
         for name, plant in FAULTS.items():
             folder = Path(work) / name.replace(" ", "-")
             shutil.copytree(TINY, folder)

@@ -143,7 +143,8 @@ def _keys(work: Path) -> list[str]:
     )
     Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants its folder, which its service makes
     options = ["-i", str(work / "user"), "-F", "none", "-o", "StrictHostKeyChecking=no"]
-    return [*options, "-o", f"UserKnownHostsFile={work}/known", "-o", "LogLevel=ERROR"]
+    options += ["-o", f"UserKnownHostsFile={work}/known", "-o", "LogLevel=ERROR"]
+    return [*options, "-o", "ServerAliveInterval=1"]  # a cut cable is noticed after three seconds
 
 
 def _wait_for_ssh(nodes: TwoNodes) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from hy3.doctor import gpu_load
 from hy3.doctor.check import CannotTell
 from hy3.doctor.checks import load as load_checks
 from hy3.doctor.checks.load import Load, Worked, run_load
@@ -104,12 +108,45 @@ def test_the_script_goes_to_the_engines_python(tmp_path):
     assert "nvidia-smi" in (tmp_path / "script").read_text()
 
 
+def test_the_script_itself_on_a_processor(tmp_path, monkeypatch):
+    """Everything but CUDA is real: readings before, during and after, and both rates."""
+    program = tmp_path / "nvidia-smi"
+    readings = tmp_path / "readings"
+    program.write_text(f"#!/bin/sh\necho $* >> {readings}\necho '{SPARK.format(**WORK)}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    randn = torch.randn
+    for name, stand_in in {
+        "set_device": lambda index: None,
+        "synchronize": lambda: None,
+        "get_device_properties": lambda index: SimpleNamespace(uuid="12-34"),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: randn(*shape, dtype=dtype))
+    sizes = {"_SQUARE": 128, "_THIN": 256, "_BLOCK_S": 0.02, "_SETTLE_S": 0.0}
+    for name, value in {**sizes, "_BETWEEN_READINGS_S": 0.05}.items():
+        monkeypatch.setattr(gpu_load, name, value)
+    said = gpu_load.work_one(0, 0.4)
+    lines = readings.read_text().splitlines()
+    assert len(lines) == len(said["during"]) + 2 and len(said["during"]) >= 2
+    assert lines[0].startswith("-i GPU-12-34") and "power.limit" in lines[0]
+    assert parse_gpu(said["after"]).power_w == 71.2
+    assert said["flops"] > 0 and said["read_bytes_s"] > 0
+
+
+def test_a_device_that_flips_into_a_slow_state_shows_it():
+    assert gpu_load.lowest_tenth([30.0, *[100.0] * 19]) == 100
+    assert gpu_load.lowest_tenth([100.0] * 15 + [30.0] * 5) == 30
+    assert gpu_load.lowest_tenth([7.0]) == 7
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
         ("echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1", "named 'torch'"),
         ("echo '{'", "did not run"),
         ("true", "did not run"),
+        ("echo '{\"devices\": []}'", "works 0 of 1 devices"),
     ],
 )
 def test_a_run_that_fails(tmp_path, body, reason):

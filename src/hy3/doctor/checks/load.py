@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from hy3.doctor.check import CannotTell, Check, Finding, clean, inconclusive, not_checked, problem
+from hy3.doctor.check import CannotTell, Check, Finding, clean, inconclusive, problem
 from hy3.doctor.checks.gpu import held_down_by
 from hy3.doctor.host import Host
 from hy3.doctor.process import engines
@@ -97,10 +97,13 @@ def _run(host: Host, python: str, seconds: float) -> tuple[Worked, ...]:
     allowed_s = _START_S + count * (seconds + _BESIDE_S)
     try:
         said = host.node.run(python, "-", f"{seconds:g}", send=script, timeout_s=allowed_s)
-        return tuple(map(_worked, json.loads(said.splitlines()[-1])["devices"]))
+        worked = tuple(map(_worked, json.loads(said.splitlines()[-1])["devices"]))
     except (EnvironmentFault, IndexError, ValueError) as error:
         reason = f"the load did not run ({error}): --engine-python names a Python with torch"
         raise CannotTell("INCONCLUSIVE", reason) from error
+    if len(worked) < count:
+        raise CannotTell("INCONCLUSIVE", f"that Python works {len(worked)} of {count} devices")
+    return worked
 
 
 def _worked(said: dict[str, Any]) -> Worked:
@@ -180,7 +183,7 @@ def speed_under_load(load: Load) -> Finding:
         return problem("; ".join(shown), fix)
     if least < _LOW_SHARE:
         return inconclusive("; ".join(shown), fix)
-    return clean("; ".join(shown)) if shown else not_checked("torch sees no device")
+    return clean("; ".join(shown))
 
 
 _SLOW_STATE = "https://github.com/tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark/issues/1"
