@@ -23,6 +23,7 @@ def command(
     hardware: str = typer.Option(
         ..., help="COUNTxDEVICE, as 2xgb10 or h200; MACHINESxDEVICESxDEVICE, as 2x4xh100; or auto."
     ),
+    recipe: str | None = typer.Option(None, help="Plan it as this recipe of quantize makes it."),
     context: int = typer.Option(32768, min=1, help="Longest sequence in tokens."),
     concurrency: int = typer.Option(1, min=1, help="Sequences at a time."),
     engine: str | None = typer.Option(None, help="vllm, sglang or native.", show_default="vllm"),
@@ -45,19 +46,17 @@ def command(
     export_to: Path = typer.Option(Path("hy3-launch"), help="Folder for them, made if missing."),
     model_path: str | None = typer.Option(None, help="The checkpoint's path on the nodes."),
     nodes: str | None = typer.Option(None, help="Addresses on the fabric, the leader's first."),
+    picture: Path | None = typer.Option(None, help="Draw each rank's memory into this .svg file."),
     explain: bool = typer.Option(False, "--explain", help="Show reasons, sources and every term."),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Show whether a model fits some hardware, how fast it will be, and why."""
     from hy3.plan.planner import Request, make_plan
-    from hy3.plan.settings import ENGINES, KV_DTYPE_BYTES
 
-    check_choice("--engine", engine, ENGINES)
-    check_choice("--kv-dtype", kv_dtype, KV_DTYPE_BYTES)
-    check_choice("--export", export, ("compose", "systemd"))
+    _check_options(engine, kv_dtype, export, picture)
     output = Output(json_output, quiet)
-    shape = _read_shape(model, output)
+    shape = _read_shape(model, recipe, output)
     machine, measured = _hardware(hardware)
     request = Request(
         context=context,
@@ -74,9 +73,10 @@ def command(
     plan = make_plan(shape, machine, request)
     _print(output, plan, explain)
     written = _export(plan, export, export_to, model_path or str(model), nodes)
-    for name in written:
+    drawn = _draw(plan, picture)
+    for name in [*written, *drawn]:
         output.text(f"written: {name}")
-    output.result("plan", describe(plan) | {"exported": written})
+    output.result("plan", describe(plan) | {"exported": written, "pictures": drawn})
 
 
 def describe(plan: LaunchPlan) -> dict[str, Any]:
@@ -147,15 +147,47 @@ def _export(
     return [str(folder / name) for name in files]
 
 
-def _read_shape(model: str, output: Output) -> ModelShape:
+def _check_options(
+    engine: str | None, kv_dtype: str | None, export: str | None, picture: Path | None
+) -> None:
+    from hy3.plan.settings import ENGINES, KV_DTYPE_BYTES
+
+    check_choice("--engine", engine, ENGINES)
+    check_choice("--kv-dtype", kv_dtype, KV_DTYPE_BYTES)
+    check_choice("--export", export, ("compose", "systemd"))
+    if picture is not None and picture.suffix != ".svg":
+        hint = "name a file that ends in .svg"
+        raise InputError(f"{picture.name!r} is no SVG file", hint=hint, where="--picture")
+
+
+def _draw(plan: LaunchPlan, path: Path | None) -> list[str]:
+    """Write the picture of the memory, if one is asked for."""
+    if path is None:
+        return []
+    from hy3.cli.plan_picture import draw_memory
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(draw_memory(plan))
+    return [str(path)]
+
+
+def _read_shape(model: str, recipe: str | None, output: Output) -> ModelShape:
+    """Of the checkpoint's headers, or of what a recipe makes of its config alone."""
     from hy3.checkpoint.model_config import load_config
     from hy3.cli.collector import collector_at_rest
     from hy3.cli.model_folder import open_model
-    from hy3.plan.model_shape import shape_of
+    from hy3.plan.model_shape import shape_of, shape_of_forms
 
     opened = open_model(model, output)
+    config = load_config(opened.folder)
     with collector_at_rest():
-        return shape_of(opened.name, opened.checkpoint(), load_config(opened.folder))
+        if recipe is None:
+            return shape_of(opened.name, opened.checkpoint(), config)
+        from hy3.quantize.assignment import assign
+        from hy3.quantize.recipe import load_recipe
+
+        forms = assign(config, load_recipe(recipe), "same", "compressed-tensors").forms
+        return shape_of_forms(f"{opened.name} as {recipe}", config, forms)
 
 
 def _hardware(text: str) -> tuple[Any, int | None]:

@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_HATCHES = ("", "//", "..")
+_EMPTY = "#eeeeee"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -48,6 +50,49 @@ class Curve:
     layers: tuple[int, ...]
     values: tuple[float, ...]
     reference: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What lies on the part before it, equally high in every bar."""
+
+    label: str
+    size: float
+    empty: bool = False  # drawn as room that nothing takes
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A height that the bars are measured against."""
+
+    label: str
+    height: float
+
+
+def stacked_bars(
+    names: Sequence[str], parts: Sequence[Part], limits: Sequence[Limit], unit: str
+) -> bytes:
+    """SVG of equal bars, lowest part first; the legend has them from the top, with their sizes."""
+    with _style():
+        figure, axes = _figure()
+        bottom = 0.0
+        for i, part in enumerate(parts):
+            look: dict[str, Any] = {
+                "label": f"{part.label}, {part.size:.1f}",
+                "color": _EMPTY if part.empty else _COLOURS[i % len(_COLOURS)],
+                "hatch": "" if part.empty else _HATCHES[i // len(_COLOURS)],
+                "edgecolor": "white",
+            }
+            axes.bar(names, part.size, 0.6, bottom, **look)
+            bottom += part.size
+        for limit, dashes in zip(limits, ("-", "--", ":"), strict=False):
+            label = f"{limit.label}, {limit.height:.1f}"
+            axes.axhline(limit.height, color="black", linestyle=dashes, linewidth=1.1, label=label)
+        axes.set_xlim(-0.6, len(names) - 0.4)
+        axes.set_ylabel(unit)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False)
+        return _svg(figure)
 
 
 def error_by_layer(curves: Sequence[Curve], rule: str, reference: str) -> bytes:

@@ -80,3 +80,23 @@ def test_export_writes_files_and_refuses_what_does_not_fit(tmp_path: Path) -> No
     assert "/models/tiny:/models/tiny:ro" in (tmp_path / "compose.node0.yaml").read_text()
     refused = run(*arguments, "--context", "2000000000")
     assert "does not fit is not written" in str(refused.exception)
+
+
+def test_a_recipe_needs_no_more_than_the_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((Path(TINY) / "config.json").read_text())
+    sizes = {}
+    for recipe in ("experts-nvfp4", "all-nvfp4"):
+        found = run(str(tmp_path), "--hardware", "gb10", "--recipe", recipe, "--json")
+        sizes[recipe] = json.loads(found.stdout)["memory"]["weight_bytes"]
+    whole = json.loads(run(TINY, "--hardware", "gb10", "--json").stdout)["memory"]["weight_bytes"]
+    assert sizes["all-nvfp4"] < sizes["experts-nvfp4"] < whole
+    assert isinstance(run(TINY, "--hardware", "gb10", "--recipe", "none").exception, InputError)
+
+
+def test_the_picture_is_written_where_asked(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "memory.svg"
+    found = run(TINY, "--hardware", "gb10", "--picture", str(path), "--json")
+    assert json.loads(found.stdout)["pictures"] == [str(path)]
+    assert path.read_text().startswith("<?xml")
+    refused = run(TINY, "--hardware", "gb10", "--picture", "memory.png")
+    assert isinstance(refused.exception, InputError) and refused.exception.where == "--picture"
