@@ -4,8 +4,9 @@
 
 Every case is an engine in a process of its own, one after another, on a checkpoint of this
 repository or on a config.json alone, whose weights vLLM then makes up. The result is written after
-each case. On a CPU vLLM takes the size of its cache as given, so only the tokens that fit it are
-compared; on a GPU it measures a forward pass, and everything is.
+each case, beside those of cases that were measured before. On a CPU vLLM takes the size of its
+cache as given, so only the tokens that fit it are compared; on a GPU it measures a forward pass,
+and everything is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,14 +144,14 @@ GPU_CASES = (
     replace(_HY3, kv_dtype="fp8"),
     replace(_MT2, drafts=1, mode="graphs", kv_dtype="fp8", utilization=0.5),
     replace(_HY3, drafts=0, context=4096),
+    replace(_HY3, drafts=0, mode="graphs"),
+    replace(_MT2, context=4096, mode="compiled"),
+    replace(_HY3, drafts=2, mode="graphs"),
     Case("Hy-MT2-30B", 48, context=4096, utilization=0.5, kv_dtype="fp8", mode="graphs"),
     replace(_MT2, batched_tokens=2048, drafts=1),
-    replace(_HY3, layers=24, utilization=0.5, mode="graphs"),
     replace(_HY3, layers=24, utilization=0.5, kv_dtype="fp8", drafts=0, context=4096),
-    Case("Hy-MT2-30B", 48, context=4096, kv_dtype="fp8", drafts=1),
     replace(_MT2, recipe="experts-nvfp4-attn-fp8", mode="graphs"),
-    replace(_HY3, drafts=2, mode="graphs"),
-    replace(_MT2, context=4096, mode="compiled"),
+    replace(_HY3, layers=24, utilization=0.5, mode="graphs"),
 )
 _CPU = Case("hy3-tiny", 5, context=4096, dummy=False, batched_tokens=2048)
 CPU_CASES = (
@@ -264,36 +266,42 @@ def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run(cases: list[Case], options: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
-    """All cases that there is time for; the next process imports while one measures."""
+def run(cases: list[Case], options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
+    """A line for each case that there is time for.
+
+    The next process imports while one measures, unless that is timed: it takes the processor.
+    """
     end = time.monotonic() + options.seconds
-    lines: list[dict[str, Any]] = []
     following: Engine | None = None
     for number, case in enumerate(cases):
         left = end - time.monotonic()
         if left < LEAST_SECONDS:
             break
         engine = following or Engine(case, number, options, work)
-        more = number + 1 < len(cases)
-        following = Engine(cases[number + 1], number + 1, options, work) if more else None
+        ahead = number + 1 < len(cases) and not options.speed
+        following = Engine(cases[number + 1], number + 1, options, work) if ahead else None
         found = engine.measure(min(left, options.engine_seconds))
-        lines.append(compare(case, options.device, found))
-        save(lines, options)
-        tokens, told = lines[-1].get("kv_tokens"), found.get("refused", "")
-        print(f"{vars(case)}\n  {tokens} {found.get('seconds')} s {told[:300]}", flush=True)
+        tokens = found.get("blocks", 0) * found.get("block_tokens", 0)
+        told = found.get("refused", f"{tokens} tokens of KV cache, {found.get('speed', '')}")
+        print(f"{vars(case)}\n  {found.get('seconds')} s: {told}"[:600], flush=True)
+        yield {"case": vars(case), "engine": found}
     if following is not None and following.process.poll() is None:
         following.stop()
-    return lines
 
 
 def save(lines: list[dict[str, Any]], options: argparse.Namespace) -> Path:
-    """The result as far as it goes."""
-    facts = [line["engine"] for line in lines if "versions" in line["engine"]]
-    versions = facts[0]["versions"] if facts else {}
-    hardware = {"gpu": facts[0]["gpu"]} if facts and facts[0]["gpu"] else {}
-    name = f"plan_kv_tokens_{options.device}"
-    results = {"summary": summarise(lines), "cases": lines}
-    return record(name, results, options.out, hardware, versions)
+    """Judge what was measured by the plan as it is now, and record it."""
+    before = json.loads(options.out.read_text()) if options.out.exists() else {}
+    kept = [old for old in before.get("cases", []) if old["case"] not in [n["case"] for n in lines]]
+    judged = [
+        compare(Case(**line["case"]), options.device, line["engine"]) for line in [*kept, *lines]
+    ]
+    facts = next((line["engine"] for line in lines if "versions" in line["engine"]), None)
+    hardware, versions = before.get("hardware"), before.get("versions")
+    if facts is not None:
+        hardware, versions = {"gpu": facts["gpu"]} if facts["gpu"] else {}, facts["versions"]
+    results = {"summary": summarise(judged), "cases": judged}
+    return record(f"plan_kv_tokens_{options.device}", results, options.out, hardware, versions)
 
 
 def main() -> None:
@@ -301,21 +309,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vllm", default=sys.executable, help="Python that has vLLM")
     parser.add_argument("--device", choices=("cpu", "h200"), default="cpu")
-    parser.add_argument("--cases", default=":", help="slice of the cases, as 3:7")
+    parser.add_argument("--cases", type=int, nargs="*", help="their numbers; none: judge again")
     parser.add_argument("--seconds", type=int, default=1200, help="for everything together")
     parser.add_argument("--engine-seconds", type=int, default=ENGINE_SECONDS)
     parser.add_argument("--speed", action="store_true", help="time decode steps as well")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--work", type=Path, default=None, help="keep logs here")
     options = parser.parse_args()
-    first, _, last = options.cases.partition(":")
+    results = ROOT / "benchmarks" / "results"
+    options.out = options.out or results / f"plan_kv_tokens_{options.device}.json"
     cases = CPU_CASES if options.device == "cpu" else GPU_CASES
-    wanted = list(cases)[int(first or 0) : int(last) if last else None]
+    numbers = range(len(cases)) if options.cases is None else options.cases
+    lines: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         work = options.work or Path(scratch)
         work.mkdir(parents=True, exist_ok=True)
-        lines = run(wanted, options, work)
-    print(save(lines, options), summarise(lines))
+        for line in run([cases[number] for number in numbers], options, work):
+            lines.append(line)
+            save(lines, options)
+    save(lines, options)
+    for line in json.loads(options.out.read_text())["cases"]:
+        print(line["case"], line.get("kv_tokens"))
+    print(options.out)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ PROMPT_TOKENS, NEW_TOKENS, ROUNDS = 128, 48, 2
 BATCHES = (1, 8)
 FREE_SHARE = 0.97  # of the GPU, before an engine measures it: the last one's memory is back
 FREE_SECONDS = 20
+ATTENTION = "TRITON_ATTN"
 GRAPHS_WITHOUT_COMPILER = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 
 
@@ -91,8 +92,10 @@ def start(job: dict[str, Any], gpu: bool) -> Any:
     if job["cache_bytes"]:
         options["kv_cache_memory_bytes"] = job["cache_bytes"]
     if gpu:
-        options["attention_config"] = {"backend": "TRITON_ATTN"}
+        options["attention_config"] = {"backend": ATTENTION}
         options["gpu_memory_utilization"] = job["utilization"]
+        if job["drafts"]:  # the drafter chooses for itself
+            options["speculative_config"]["attention_backend"] = ATTENTION
     return LLM(
         model=job["model"],
         load_format="dummy" if job["dummy"] else "auto",
