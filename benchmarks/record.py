@@ -31,8 +31,8 @@ def record(
     facts = gather_environment()
     document = {
         "command": " ".join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _commit(),
+        "date": now(),
+        "commit": commit(),
         "hardware": {key: facts[key] for key in HARDWARE} | (hardware or {}),
         "versions": {key: value for key, value in facts.items() if key not in HARDWARE}
         | (versions or {}),
@@ -44,10 +44,16 @@ def record(
     return path
 
 
-def _commit() -> str:
+def now() -> str:
+    """Date and minute."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def commit() -> str:
+    """The commit of this source tree, with ``-dirty`` where it was changed."""
     # A machine that got a copy of the tree has no history to ask.
-    if commit := os.environ.get("HY3_COMMIT"):
-        return commit
+    if named := os.environ.get("HY3_COMMIT"):
+        return named
     run = subprocess.run(
         ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"],
         capture_output=True,

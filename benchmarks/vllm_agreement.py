@@ -26,7 +26,7 @@ from typing import Any
 from exact_logprobs import exact_logprobs
 from hy3.checkpoint.file_hash import hash_file
 from hy3.demo.held_out import held_out_documents
-from record import record
+from record import commit, now, record
 from vllm_faults import FAULTS, plant
 from vllm_verdict import Answers, Twin, judge, quantization_itself
 
@@ -66,8 +66,14 @@ class Mode:
 PLAIN = Mode("as vLLM chooses")
 # Without them a checkpoint loads whose MTP head this vLLM cannot exclude from the quantization.
 NO_DRAFTS = Mode("without drafts", drafts=0)
-# What cards without FP8 arithmetic take; a Hopper asks for it by vLLM's own variable.
-MARLIN = Mode("FP8 by Marlin", environment=(("VLLM_TEST_FORCE_FP8_MARLIN", "1"),))
+# What cards take where humming is not installed; a Hopper wants vLLM's own variables for it.
+MARLIN = Mode(
+    "FP8 by Marlin",
+    environment=(
+        ("VLLM_TEST_FORCE_FP8_MARLIN", "1"),
+        ("VLLM_DISABLED_KERNELS", "HummingFP8ScaledMMLinearKernel"),
+    ),
+)
 IN_PIECES = Mode("in pieces", batch_tokens=128)
 MORE_MODES = {
     **{name: NO_DRAFTS for name, options in CHECKPOINTS.items() if MODELOPT[1] in options},
@@ -77,6 +83,7 @@ AT_ONCE = 8
 NEW_TOKENS = 48
 LONGEST_START = 200
 ENGINE_SECONDS = 240  # one engine, from its start to its answers
+NO_TURN = ("not_run", "no_twin")
 LEAST_SECONDS = 30  # what an engine needs at the least
 MAKING_SECONDS = 200
 
@@ -179,6 +186,8 @@ class Engines:
                     command, stdout=stream, stderr=stream, timeout=min(left, ENGINE_SECONDS)
                 ).returncode
             except subprocess.TimeoutExpired:
+                if left < ENGINE_SECONDS:
+                    return Answers({"not_run": "there was no time left"}, "")
                 code = None
         text = log.read_text(errors="replace")
         result = json.loads(out.read_text()) if out.exists() else died(code, text)
@@ -234,8 +243,8 @@ def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
     def verdict(run: Run, folder: Path) -> dict[str, Any]:
         whole, pieces = (answers[folder, run.kv_dtype, mode] for mode in (PLAIN, IN_PIECES))
         twin = Twin(whole, pieces, exact[folder] if run.kv_dtype == KV_DTYPES[0] else None)
-        judged = judge(answers[run.folder, run.kv_dtype, run.mode], twin)
-        return {"kv_dtype": run.kv_dtype, "mode": run.mode.name} | judged
+        how = {"kv_dtype": run.kv_dtype, "mode": run.mode.name, "date": now(), "commit": commit()}
+        return how | judge(answers[run.folder, run.kv_dtype, run.mode], twin)
 
     planted = [
         {"fault": fault} | verdict(run, made[FAULTS_OF][1])
@@ -255,12 +264,26 @@ def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
             for run in of_name
         ],
         "planted_faults": planted,
-        "faults_that_passed": [case["fault"] for case in planted if case["outcome"] == "agrees"],
         "source_against_twins": {
             name: quantization_itself(source, answers[twin, KV_DTYPES[0], PLAIN])
             for name, (_, twin) in made.items()
         },
     }
+
+
+def keep_earlier(results: dict[str, Any], earlier: dict[str, Any]) -> None:
+    """Cases that had no turn stay as an earlier run left them, with its date and commit."""
+    for kind in ("cases", "planted_faults"):
+        known = {case_name(case): case for case in earlier.get(kind, [])}
+        results[kind] = [
+            known.pop(case_name(case), case) if case["outcome"] in NO_TURN else case
+            for case in results[kind]
+        ]
+
+
+def case_name(case: dict[str, Any]) -> tuple[str, str, str]:
+    """What tells one case from another."""
+    return case.get("checkpoint") or case["fault"], case["mode"], case["kv_dtype"]
 
 
 def main() -> None:
@@ -271,6 +294,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=1800, help="for everything together")
     parser.add_argument("--only", nargs="+", default=list(CHECKPOINTS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--earlier", type=Path, help="a result whose cases stay where none is new")
     parser.add_argument("--work", type=Path, default=None, help="keep checkpoints and logs here")
     arguments = parser.parse_args()
     begin = time.monotonic()
@@ -280,6 +304,11 @@ def main() -> None:
         engines = Engines(arguments.vllm, arguments.at_once, begin + arguments.seconds)
         results = measure(arguments.only, engines, work)
     results["seconds"] = round(time.monotonic() - begin)
+    if arguments.earlier:
+        keep_earlier(results, json.loads(arguments.earlier.read_text()))
+    results["faults_that_passed"] = [
+        case["fault"] for case in results["planted_faults"] if case["outcome"] == "agrees"
+    ]
     facts = results.pop("engine")
     hardware, versions = {"gpu": facts.get("gpu")}, facts.get("versions")
     path = record("vllm_agreement", results, arguments.out, hardware, versions)
