@@ -245,7 +245,7 @@ def _terms(memory: Footprint, found: dict[str, Any]) -> dict[str, Any]:
         "budget": _pair(memory.budget_bytes, found["requested_memory"]),
         "cache": _pair(memory.kv_bytes, found["available_kv_cache_memory_bytes"]),
         "workspace": _pair(planned["workspace"], found["peak_activation_memory"]),
-        "context": _pair(planned["context"], found["non_torch_memory"]),
+        "libraries": _pair(planned["libraries"], found["non_torch_memory"]),
         "graphs": _pair(planned.get("graphs", 0), found["cudagraph_memory_estimate"]),
     }
 

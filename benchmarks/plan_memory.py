@@ -22,6 +22,7 @@ from record import record
 
 # A checkpoint of about 181 GB over two ranks is 90 GB each: the row's column is headed GiB.
 _STATED_IN_GB = {"1"}
+_SEQUENCES = 256  # vLLM's own default of --max-num-seqs, for which it captures graphs
 _HARDWARE = {
     "2x DGX Spark GB10": "2xgb10",
     "1x DGX Spark GB10": "gb10",
@@ -90,6 +91,7 @@ def _plan(row: dict[str, str]) -> Any:
     settings = Settings(
         engine="vllm",
         tensor_parallel=int(row["tp"]),
+        concurrency=_SEQUENCES,
         kv_dtype="fp8" if row["kv_dtype"].startswith("fp8") else "bf16",
         draft_depth=int(row["spec_k"] or 0),
         graphs=row["graphs"] != "eager",

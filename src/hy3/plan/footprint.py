@@ -12,12 +12,13 @@ from hy3.plan.model_shape import ROUTED, ModelShape
 from hy3.plan.settings import VLLM, Settings
 from hy3.plan.sharding import kv_rank_bytes, rank_bytes
 
-# What a CUDA context, the allocator's rounding and the communication library take; the last is
-# for more than one rank. Measured: benchmarks/results/plan_memory.json.
-_CONTEXT_BYTES = round(0.6 * GIB)
+# What libraries take beside the tensors once the CUDA context is there, which engines take off the
+# free memory before they count: 0.225 to 0.230 GiB in every engine of
+# benchmarks/results/plan_kv_tokens_h200.json. The communication library comes with several ranks.
+_LIBRARY_BYTES = round(0.23 * GIB)
 _COMMUNICATION_BYTES = round(0.5 * GIB)
-# Graphs of up to 64 sequences, per layer of the model and rank.
-_GRAPH_BYTES_PER_LAYER = 8 * 2**20
+# A captured graph, for each layer: 0.20 to 0.25 MiB in the same engines.
+_GRAPH_BYTES_PER_LAYER = 2**18
 # Engines refuse to start when less than their share is free: leave this much between.
 _UTILIZATION_STEP = 0.01
 _UTILIZATION_CAP = 0.92  # the default of vLLM 0.33
@@ -121,13 +122,15 @@ def _others(shape: ModelShape, device: Device, settings: Settings, free: int) ->
     work = settings.batched_tokens * activation_bytes_per_token(shape, settings)
     terms = [
         Term("workspace", work, f"activations of {settings.batched_tokens} tokens in one step"),
-        Term("context", _CONTEXT_BYTES, "CUDA context and allocator"),
+        Term("libraries", _LIBRARY_BYTES, "CUDA libraries, beside tensors and context"),
     ]
     if settings.ranks > 1:
         terms.append(Term("communication", _COMMUNICATION_BYTES, "buffers between ranks"))
     if settings.graphs:
         layers = shape.layers + (shape.mtp_layers if settings.draft_depth else 0)
-        terms.append(Term("graphs", layers * _GRAPH_BYTES_PER_LAYER, "captured CUDA graphs"))
+        count = len(captured_sizes(settings))
+        reason = f"{count} CUDA graphs of {layers} layers"
+        terms.append(Term("graphs", count * layers * _GRAPH_BYTES_PER_LAYER, reason))
     if device.unified:
         held = device.visible_bytes - free
         reason = "held by the system, page cache counts as used: memory is the machine's own"
@@ -135,14 +138,24 @@ def _others(shape: ModelShape, device: Device, settings: Settings, free: int) ->
     return terms
 
 
+def captured_sizes(settings: Settings) -> list[int]:
+    """Tokens of the decode steps that vLLM captures: its list, as far as all sequences need it."""
+    each = settings.draft_depth + 1
+    most = settings.concurrency * each
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
+    return [size for size in sizes if size <= most and size % each == 0]
+
+
 def activation_bytes_per_token(shape: ModelShape, settings: Settings) -> int:
     """BF16 values alive at the widest point of a layer, the MoE's, for one token of prefill.
 
     Residual, norm, and attention's output stay whole; q, k, v and the experts' columns are split.
-    vLLM keeps each token's hidden state once for each of its experts until they are summed.
+    vLLM keeps each token's hidden state once for each of its experts until they are summed. A
+    drafter takes the hidden states of all tokens, with their embeddings beside them: four more.
     """
     parts = settings.tensor_parallel
-    whole = 4 * shape.hidden_size + shape.experts_per_token * shape.hidden_size
+    states = (4 if settings.draft_depth == 0 else 8) + shape.experts_per_token
+    whole = states * shape.hidden_size
     attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
     experts = 3 * shape.experts_per_token * shape.expert_size
     dense = 3 * shape.dense_size if shape.dense_layers else 0

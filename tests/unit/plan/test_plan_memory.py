@@ -11,7 +11,13 @@ import pytest
 from hy3.checkpoint.model_config import parse_config
 from hy3.checkpoint.names import expected_tensors
 from hy3.hardware.device import GIB, parse_hardware
-from hy3.plan.footprint import footprint, largest_concurrency, largest_context
+from hy3.plan.footprint import (
+    activation_bytes_per_token,
+    captured_sizes,
+    footprint,
+    largest_concurrency,
+    largest_context,
+)
 from hy3.plan.model_shape import ModelShape, read_shape, shape_of_forms
 from hy3.plan.settings import Settings
 from hy3.plan.sharding import broken_rules, kv_rank_bytes, rank_bytes
@@ -148,3 +154,27 @@ def test_the_recorded_comparison_holds() -> None:
     assert len(recorded["weights"]) == 11 and len(recorded["kv_tokens"]) == 2
     assert all(abs(each["error"]) <= 0.03 for each in recorded["weights"])
     assert all(abs(each["error"]) <= 0.10 for each in recorded["kv_tokens"])
+
+
+@pytest.mark.parametrize("device", ["cpu", "h200"])
+def test_tokens_of_real_engines(device: str) -> None:
+    found = json.loads((RESULTS / f"plan_kv_tokens_{device}.json").read_text())
+    compared = [case["kv_tokens"] for case in found["cases"] if "kv_tokens" in case]
+    assert len(compared) >= 7
+    for each in compared:
+        assert each["planned"] == pytest.approx(each["measured"], rel=0.02)
+
+
+def test_graphs_are_counted_as_vllm_counts_them() -> None:
+    """Its log: FULL=11 (largest=64) for 64 sequences, FULL=18 (largest=128) with one draft each."""
+    plain = captured_sizes(Settings("vllm", concurrency=64))
+    drafting = captured_sizes(Settings("vllm", concurrency=64, draft_depth=1))
+    assert (len(plain), plain[-1]) == (11, 64)
+    assert (len(drafting), drafting[-1]) == (18, 128)
+
+
+def test_a_drafter_keeps_four_more_hidden_states(small: ModelShape) -> None:
+    """128 MiB for 8192 tokens of Hy-MT2-30B: benchmarks/results/plan_kv_tokens_h200.json."""
+    plain, drafting = (Settings("vllm", draft_depth=depth) for depth in (0, 1))
+    more = activation_bytes_per_token(small, drafting) - activation_bytes_per_token(small, plain)
+    assert 8192 * more == 128 * 2**20
