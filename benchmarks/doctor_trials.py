@@ -5,8 +5,8 @@
     python benchmarks/doctor_trials.py dry-load --python PYTHON      # PYTHON has vLLM
 
 Each writes its own results; ``dry-load`` also plants faults into copies of hy3-tiny, and says for
-each whether it was found. What is named with ``--quantized`` must load on a GPU, and be refused on
-a processor that has no kernels for it.
+each whether it was found. Quantized ones must load on a GPU, and be refused on a processor that
+has no kernels for them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import shutil
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ from record import ROOT, record
 
 TINY = ROOT / "models" / "hy3-tiny"
 RUNS = 5
+RECIPES = ("experts-nvfp4", "experts-nvfp4-attn-fp8", "fp8")
 
 
 def main() -> None:
@@ -40,17 +42,15 @@ def main() -> None:
     parser.add_argument("what", choices=("link", "gpu", "dry-load"))
     parser.add_argument("--python", default=sys.executable, help="the engine's Python")
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--quantized", type=Path, action="append", default=[])
-    parser.add_argument("--suffix", default="", help="of the result's name")
     arguments = parser.parse_args()
     if arguments.what == "link":
         name, results = "doctor_link", measure_link()
     elif arguments.what == "gpu":
         name, results = "doctor_gpu_load", work_gpus(arguments.python, arguments.seconds)
     else:
-        name, results = "doctor_dry_load", load_dry(arguments.python, arguments.quantized)
+        name, results = "doctor_dry_load", load_dry(arguments.python)
     print(json.dumps(results, indent=1))
-    print(record(name + arguments.suffix, results))
+    print(record(name, results))
 
 
 def measure_link() -> dict[str, Any]:
@@ -91,13 +91,17 @@ def work_gpus(python: str, seconds: float) -> dict[str, Any]:
     }
 
 
-def load_dry(python: str, quantized: list[Path]) -> dict[str, Any]:
+def load_dry(python: str) -> dict[str, Any]:
     """hy3-tiny and quantized ones as they are, then copies with a fault each."""
     cases: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as work:
         cases.append(one_case(python, TINY, TINY.name, "CLEAN"))
         loads = "PROBLEM" if " on cpu " in cases[0]["evidence"] else "CLEAN"
-        cases += [one_case(python, each, each.name, loads) for each in quantized]
+        for recipe in RECIPES:
+            folder = Path(work) / recipe
+            quantize = [sys.executable, "-m", "hy3.cli.app", "quantize", str(TINY), str(folder)]
+            subprocess.run([*quantize, "--recipe", recipe, "--quiet"], check=True)
+            cases.append(one_case(python, folder, recipe, loads))
         for name, plant in FAULTS.items():
             folder = Path(work) / name.replace(" ", "-")
             shutil.copytree(TINY, folder)
