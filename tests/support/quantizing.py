@@ -22,14 +22,19 @@ def no_progress(label: str, total_bytes: int) -> Iterator[Meter]:
     yield lambda *_: None
 
 
-def plan_of(source: Path, scales: str = "exact", mtp: str = "same") -> Plan:
-    return make_plan(source, load_recipe("experts-nvfp4"), scales, mtp)
+def plan_of(source: Path, scales: str = "exact", mtp: str = "same", decodes: bool = False) -> Plan:
+    return make_plan(source, load_recipe("experts-nvfp4"), scales, mtp, decodes=decodes)
 
 
 def run(
-    source: Path, out: Path, scales: str = "exact", mtp: str = "same", workers: int = 2
+    source: Path,
+    out: Path,
+    scales: str = "exact",
+    mtp: str = "same",
+    workers: int = 2,
+    decodes: bool = False,
 ) -> Outcome:
-    return quantize(plan_of(source, scales, mtp), out, workers, no_progress)
+    return quantize(plan_of(source, scales, mtp, decodes), out, workers, no_progress)
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -40,7 +45,9 @@ def tree(folder: Path) -> dict[str, str]:
     }
 
 
-def run_in_child(source: Path, out: Path, prepare: Callable[[], None], workers: int = 2) -> int:
+def run_in_child(
+    source: Path, out: Path, prepare: Callable[[], None], workers: int = 2, decodes: bool = False
+) -> int:
     """Fork, call ``prepare`` in the child, quantize there; returns the wait status.
 
     The child exits with 0, or with 9 after an exception.
@@ -50,7 +57,7 @@ def run_in_child(source: Path, out: Path, prepare: Callable[[], None], workers: 
         code = 9
         try:
             prepare()
-            run(source, out, workers=workers)
+            run(source, out, workers=workers, decodes=decodes)
             code = 0
         finally:
             os._exit(code)

@@ -125,5 +125,7 @@ def optional_parts(spec: TensorSpec, form: str) -> list[Part]:
         parts += [Part(f"{module}.{suffix}", ("F32",), ()) for suffix in INPUT_SCALES]
     attention, _, last = module.rpartition(".")
     if last in ("q_proj", "k_proj", "v_proj"):
-        parts.append(Part(f"{attention}.{last[0]}_scale", ("F32",), ()))
+        # compressed-tensors' name, then that of tencent/Hy3-FP8
+        names = (f"{attention}.{last[0]}_scale", f"{attention}.{last[0]}_cache.scale")
+        parts += [Part(name, ("F32",), ()) for name in names]
     return parts

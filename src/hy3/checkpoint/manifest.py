@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3.checkpoint.file_hash import FileHash
+from hy3.checkpoint.forms import BF16
 from hy3.checkpoint.json_file import read_json_if_there
 from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
@@ -59,6 +60,7 @@ class Manifest:
     source: dict[str, FileHash]
     outputs: dict[str, FileHash]  # all files of the output but the manifest itself
     origin: Origin | None = None  # None for a folder: nothing in it can be trusted to say
+    source_scheme: str = BF16  # else the source was quantized itself, and this is how
 
     def encode(self) -> bytes:
         """The file's bytes: sorted, so that equal manifests are equal files."""
@@ -66,6 +68,7 @@ class Manifest:
             "schema": SCHEMA,
             "parameters": dict(vars(self.parameters)),
             **({"origin": vars(self.origin)} if self.origin else {}),
+            **({"source_scheme": self.source_scheme} if self.source_scheme != BF16 else {}),
             "source": _encode_files(self.source),
             "outputs": _encode_files(self.outputs),
         }
@@ -91,6 +94,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         _decode_files(path, "source", value.get("source")),
         _decode_files(path, "outputs", value.get("outputs")),
         _decode_origin(path, value.get("origin")),
+        _decode_scheme(path, value.get("source_scheme", BF16)),
     )
 
 
@@ -122,6 +126,12 @@ def _decode_origin(path: Path, value: Any) -> Origin | None:
     if not known or not all(isinstance(item, str) for item in value.values()):
         raise _fault(path, "origin must hold exactly repository and revision")
     return Origin(**value)
+
+
+def _decode_scheme(path: Path, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _fault(path, "source_scheme is not a string")
+    return value
 
 
 def _is_size(value: Any) -> bool:

@@ -24,7 +24,7 @@ _CLASSES = [
     (re.compile(r"mlp\.expert_bias"), "expert_bias"),
     (re.compile(r"self_attn\.([qk]_norm\.weight)"), "norm"),
     (re.compile(r"self_attn\.([qkvo]_proj)\..+"), "attention"),
-    (re.compile(r"self_attn\.[qkv]_scale"), "kv_scale"),
+    (re.compile(r"self_attn\.[qkv](_scale|_cache\.scale)"), "kv_scale"),
     (re.compile(r"(input_layernorm|post_attention_layernorm)\.weight"), "norm"),
     (re.compile(r"(enorm|hnorm|final_layernorm)\.weight"), "norm"),
     (re.compile(r"eh_proj\..+"), "mtp_projection"),

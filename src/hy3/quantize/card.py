@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hy3.checkpoint.file_hash import FileHash
-from hy3.checkpoint.forms import FP8_BLOCK, NVFP4_FORMS
+from hy3.checkpoint.forms import FORMAT_NAMES, FP8_BLOCK, NVFP4_FORMS
 from hy3.quantize.front_matter import front_matter
 from hy3.quantize.pictures import ERROR_PICTURE, SCALE_PICTURE
 from hy3.quantize.plan import Plan
@@ -30,12 +30,19 @@ _CAPTIONS = {
 
 
 def write_card(
-    plan: Plan, stats: StatsByKey, source: dict[str, FileHash], pictures: dict[str, bytes]
+    plan: Plan,
+    stats: StatsByKey,
+    rounded: int,
+    source: dict[str, FileHash],
+    pictures: dict[str, bytes],
 ) -> bytes:
-    """README.md; the same plan, statistics and source give the same bytes."""
+    """README.md; the same plan, statistics and source give the same bytes.
+
+    ``rounded`` values of a quantized source were not exact in BF16.
+    """
     sections = [
         f"{front_matter(plan)}# {_formats(plan)} weights of a `hy_v3` checkpoint",
-        _origin(plan),
+        _origin(plan, rounded),
         "## What became what",
         markdown_table(*summary_table(plan, stats)),
         "Errors are sums of squared errors relative to sums of squared weights.",
@@ -61,15 +68,22 @@ def _formats(plan: Plan) -> str:
     return " and ".join(sorted({line.format for line in plan.lines() if line.quantized}))
 
 
-def _origin(plan: Plan) -> str:
+def _origin(plan: Plan, rounded: int) -> str:
     parameters = plan.parameters
     mtp = "in BF16" if parameters.mtp == "bf16" else "treated as the others"
     text = (
-        f"Made by `hy3` {parameters.hy3_version} from BF16: recipe `{parameters.recipe}`, scale "
-        f"rule `{parameters.scales}`, MTP layer {mtp}, layout `{parameters.format}`. "
+        f"Made by `hy3` {parameters.hy3_version} from {_source(plan)}: "
+        f"recipe `{parameters.recipe}`, scale rule `{parameters.scales}`, MTP layer {mtp}, "
+        f"layout `{parameters.format}`. "
         f"{format_bytes(plan.source_bytes)} became {format_bytes(plan.output_bytes)}. "
         f"{_activations(plan)}"
     )
+    if plan.stored:
+        text += (
+            f" The source was quantized itself ({plan.source_scheme}): its weights were decoded to "
+            f"BF16, which rounded {rounded} values, and what it had lost before stays lost. The "
+            "errors below are against the decoded weights."
+        )
     if plan.assignment.quantized & set(NVFP4_FORMS):
         text += (
             " Tensor scales of NVFP4 are powers of two, so every such weight is exact in BF16 once "
@@ -81,6 +95,11 @@ def _origin(plan: Plan) -> str:
             f"engines build as one with them: {', '.join(f'`{name}`' for name in kept)}."
         )
     return text
+
+
+def _source(plan: Plan) -> str:
+    forms = sorted({FORMAT_NAMES[weight.form] for weight in plan.stored.values()})
+    return " and ".join(forms) or "BF16"
 
 
 def _activations(plan: Plan) -> str:

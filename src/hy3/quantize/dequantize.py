@@ -18,7 +18,6 @@ from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import Checkpoint, open_checkpoint
 from hy3.checkpoint.json_file import read_json_object
 from hy3.checkpoint.model_config import CONFIG_NAME, parse_config
-from hy3.checkpoint.names import expected_tensors
 from hy3.checkpoint.reader import TensorReader
 from hy3.checkpoint.writer import ShardWriter, write_file_durably
 from hy3.errors import EnvironmentFault, InputError
@@ -26,7 +25,7 @@ from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import make_folder
 from hy3.quantize.progress import Advance, Progress
 from hy3.quantize.threads import Stopped, finished_shards
-from hy3.stored.weight import StoredWeight, decode
+from hy3.stored.weight import StoredWeight, decode, stored_weights
 
 CHUNK_BYTES = 4 * 2**20
 
@@ -60,14 +59,8 @@ def plan_twin(folder: Path) -> TwinPlan:
     checkpoint = open_checkpoint(folder)
     census = take_census(checkpoint, config)
     _check_source(folder, census)
-    packed: dict[str, StoredWeight] = {}
-    unwritten: set[str] = set()
-    for name, spec in expected_tensors(config).items():
-        if census.forms[name] != BF16:
-            weight = StoredWeight(spec, census.forms[name])
-            codes, *scales = weight.names
-            packed[codes] = weight
-            unwritten |= set(scales)
+    packed = stored_weights(config, census)
+    unwritten = {name for weight in packed.values() for name in weight.names[1:]}
     shards: dict[str, list[TensorSpec | StoredWeight]] = {}
     for shard, header in checkpoint.headers.items():
         shards[shard] = [

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from hy3.checkpoint.json_file import open_regular
 from hy3.errors import EnvironmentFault
-from hy3.quantize.resume import decode_stats
+from hy3.quantize.resume import decode_count, decode_stats
 from hy3.quantize.stats import WeightStats
 
 JOURNAL_SUFFIX = ".journal"
@@ -31,11 +31,13 @@ class FinishedTensor:
     output_sha256: str  # of the partial file up to the end of what was made of it
     largest: float | None  # its largest magnitude, None when it was copied
     stats: WeightStats | None
+    rounded: int = 0  # values of a quantized source that BF16 could not hold
 
     def encode(self) -> bytes:
         """The line, a CRC-32 before its text; floats keep every bit."""
         stats = None if self.stats is None else vars(self.stats)
-        text = json.dumps([self.source_sha256, self.output_sha256, self.largest, stats]).encode()
+        fields = [self.source_sha256, self.output_sha256, self.largest, stats, self.rounded]
+        text = json.dumps(fields).encode()
         return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
@@ -107,9 +109,10 @@ def _decode(line: bytes) -> FinishedTensor | None:
     if b"%08x" % zlib.crc32(text) != check:
         return None
     try:
-        source_sha256, output_sha256, largest, stats = json.loads(text)
+        source_sha256, output_sha256, largest, stats, rounded = json.loads(text)
+        stats = None if stats is None else decode_stats(stats)
         finished = FinishedTensor(
-            source_sha256, output_sha256, largest, None if stats is None else decode_stats(stats)
+            source_sha256, output_sha256, largest, stats, decode_count(rounded)
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None  # of another version

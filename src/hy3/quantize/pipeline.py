@@ -35,6 +35,7 @@ from hy3.units import format_bytes
 # what it becomes, its errors and copies of arrays between calls: four times the weight covers them.
 _WORK_BYTES = 700 * 10**6
 _WORK_PER_WEIGHT_BYTE = 4
+_WORK_PER_DECODED_BYTE = 5  # codes, and a partner under the same scale that was decoded early
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Outcome:
 
     resumed_shards: int  # finished by an earlier run
     stats: StatsByKey | None  # None when OUT was complete before
+    rounded_values: int | None  # of a quantized source, that BF16 could not hold; None as above
 
 
 def quantize(
@@ -68,7 +70,7 @@ def quantize(
         if manifest is not None:
             _check_complete(plan, out, source, manifest, progress)
             folder.forget_state()
-            return Outcome(len(plan.shards), None)
+            return Outcome(len(plan.shards), None, None)
         resumed = folder.resume()
         _check_space(plan, out, _pending(plan, resumed))
         _stream(plan, folder, source, resumed, workers, progress, device)
@@ -77,8 +79,9 @@ def quantize(
 
 def worker_limit(plan: Plan, workers: int) -> int:
     """As many threads as are asked for, have a shard to do and fit the memory bound."""
-    largest = max((step.source.nbytes for step in plan.steps() if step.quantized), default=1)
-    fitting = _WORK_BYTES // (_WORK_PER_WEIGHT_BYTE * largest)
+    largest = max((step.weight.nbytes for step in plan.steps() if step.whole), default=1)
+    per_byte = _WORK_PER_DECODED_BYTE if plan.stored else _WORK_PER_WEIGHT_BYTE
+    fitting = _WORK_BYTES // (per_byte * largest)
     return max(1, min(workers, len(plan.shards), fitting))
 
 
@@ -120,8 +123,10 @@ def _finish(plan: Plan, folder: OutputFolder, source: ShardSource, resumed_shard
         source.check_unchanged(name)
     shards = folder.shards()
     inputs = plan.small_hashes | {name: shard.source for name, shard in shards.items()}
+    inputs |= {name: source.file_hash(name) for name in plan.checkpoint.headers.keys() - shards}
     outputs = {name: shard.output for name, shard in shards.items()}
     stats = add_stats(shard.stats for shard in shards.values())
+    rounded = sum(shard.rounded for shard in shards.values())
     assignment = plan.assignment
     scheme = quantization_config(plan.config, assignment.forms, assignment.layout)
     specs = {
@@ -130,12 +135,12 @@ def _finish(plan: Plan, folder: OutputFolder, source: ShardSource, resumed_shard
     }
     files = export_small_files(plan.checkpoint.folder, plan.raw_config, scheme, specs)
     pictures = draw_pictures(stats, plan.parameters.scales)
-    files |= pictures | {CARD_NAME: write_card(plan, stats, inputs, pictures)}
+    files |= pictures | {CARD_NAME: write_card(plan, stats, rounded, inputs, pictures)}
     for name, data in files.items():
         write_file_durably(folder.path / name, data)
         outputs[name] = hash_bytes(data)
-    folder.complete(Manifest(plan.parameters, inputs, outputs, plan.origin))
-    return Outcome(resumed_shards, stats)
+    folder.complete(Manifest(plan.parameters, inputs, outputs, plan.origin, plan.source_scheme))
+    return Outcome(resumed_shards, stats, rounded)
 
 
 def _check_complete(

@@ -24,6 +24,9 @@ from hy3.quantize.recipe import COPY, Recipe
 from hy3.quantize.resume import FileStamp
 from hy3.quantize.source import Source, local_source, small_names
 from hy3.quantize.stats import layer_key
+from hy3.stored.weight import StoredWeight, stored_weights
+
+DROPPED = "dropped"  # what is read with another tensor, or of no use to what is written
 
 
 @dataclass(frozen=True)
@@ -31,20 +34,31 @@ class Step:
     """One tensor of the source and what is written for it."""
 
     source: TensorInfo
-    outputs: tuple[TensorSpec, ...]  # the parts of the form; or the source's own spec
-    form: str  # COPY or one of hy3.checkpoint.forms
+    outputs: tuple[TensorSpec, ...]  # the parts of the form; the weight's own spec; or nothing
+    form: str  # COPY, DROPPED or one of hy3.checkpoint.forms
     label: str  # how reports name its kind
-    sharing: tuple[str, ...] = ()  # other tensors of the source under the same tensor scale
+    sharing: tuple[str, ...] = ()  # other weights under the same tensor scale
+    stored: StoredWeight | None = None  # what is decoded first, with ``source`` as its codes
 
     @property
     def quantized(self) -> bool:
-        """Whether the tensor is encoded; otherwise it is copied."""
-        return self.form != COPY
+        """Whether the tensor is encoded; otherwise it is copied or dropped."""
+        return self.form not in (COPY, DROPPED)
+
+    @property
+    def weight(self) -> TensorSpec:
+        """The weight in BF16, however it is stored."""
+        return self.stored.spec if self.stored else self.source.spec
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is worked on in one piece, not in chunks."""
+        return self.quantized or self.stored is not None
 
     @property
     def stats_key(self) -> str:
         """Under which its statistics are summed."""
-        return layer_key(self.label, layer_of(self.source.name))
+        return layer_key(self.label, layer_of(self.weight.name))
 
     @property
     def output_bytes(self) -> int:
@@ -74,7 +88,9 @@ class Plan:
     recipe: Recipe
     assignment: Assignment
     parameters: Parameters
-    shards: dict[str, tuple[Step, ...]]  # shard file name -> steps in data order
+    shards: dict[str, tuple[Step, ...]]  # file name of an output -> steps in the source's order
+    stored: dict[str, StoredWeight]  # weights that are decoded; empty for a source in BF16
+    source_scheme: str  # as the census names it
     stamps: dict[str, FileStamp]  # config, index and shards, as they looked before reading
     small_hashes: dict[str, FileHash]  # config and index
     origin: Origin | None  # None for a folder: nothing in it can be trusted to say
@@ -89,6 +105,10 @@ class Plan:
         """Tensor bytes to write: the index's total_size."""
         return sum(step.output_bytes for step in self.steps())
 
+    def codes_of(self, weight: str) -> str:
+        """The tensor of the source that holds a weight, its scales aside."""
+        return self.stored[weight].names[0] if weight in self.stored else weight
+
     def steps(self) -> Iterator[Step]:
         """All steps, shard by shard."""
         for steps in self.shards.values():
@@ -98,7 +118,8 @@ class Plan:
         """The plan by kind of tensor, largest first."""
         groups: dict[tuple[str, str, bool], list[Step]] = {}
         for step in self.steps():
-            form = FORMAT_NAMES[step.form] if step.quantized else step.source.dtype
+            form = DROPPED if step.form == DROPPED else step.weight.dtype
+            form = FORMAT_NAMES[step.form] if step.quantized else form
             groups.setdefault((step.label, form, step.quantized), []).append(step)
         lines = [
             PlanLine(
@@ -115,10 +136,15 @@ class Plan:
 
 
 def make_plan(
-    folder: Path, recipe: Recipe, scales: str, mtp: str, layout: str = METHOD_COMPRESSED_TENSORS
+    folder: Path,
+    recipe: Recipe,
+    scales: str,
+    mtp: str,
+    layout: str = METHOD_COMPRESSED_TENSORS,
+    decodes: bool = False,
 ) -> Plan:
     """``plan_source`` for a folder."""
-    return plan_source(local_source(folder), recipe, scales, mtp, layout)
+    return plan_source(local_source(folder), recipe, scales, mtp, layout, decodes=decodes)
 
 
 def plan_source(
@@ -128,8 +154,9 @@ def plan_source(
     mtp: str,
     layout: str = METHOD_COMPRESSED_TENSORS,
     nonfinite: Collection[str] = (),
+    decodes: bool = False,
 ) -> Plan:
-    """Check that ``source`` is a whole BF16 checkpoint and plan its shards.
+    """Check that ``source`` is a whole checkpoint and plan its shards.
 
     Args:
         recipe: with the user's options applied
@@ -137,12 +164,22 @@ def plan_source(
         mtp: "same" treats the MTP layer as the others, "bf16" copies it
         layout: how the parts of a weight are named, see ``scheme_writer.LAYOUTS``
         nonfinite: tensors with NaN or infinity that are to be copied as they are
+        decodes: whether the source must be quantized already, and is decoded; else it must not be
     """
     checkpoint, folder = source.checkpoint, source.checkpoint.folder
     raw_config = read_json_object(folder / CONFIG_NAME)
     config = parse_config(raw_config, where=str(folder / CONFIG_NAME))
-    _check_whole(folder, take_census(checkpoint, config))
+    census = take_census(checkpoint, config)
+    _check_whole(folder, census, decodes)
     assignment = assign(config, recipe, mtp, layout, nonfinite)
+    stored = stored_weights(config, census)
+    shards = {
+        name: tuple(
+            _step(info, stored.get(info.name), assignment, config)
+            for info in header.tensors.values()
+        )
+        for name, header in checkpoint.headers.items()
+    }
     return Plan(
         checkpoint=checkpoint,
         config=config,
@@ -150,10 +187,12 @@ def plan_source(
         recipe=recipe,
         assignment=assignment,
         parameters=_parameters(recipe, scales, assignment, nonfinite),
+        # A shard of which nothing is kept, as one with scales of the KV cache, has no output.
         shards={
-            name: tuple(_step(info, assignment, config) for info in header.tensors.values())
-            for name, header in checkpoint.headers.items()
+            name: steps for name, steps in shards.items() if any(step.outputs for step in steps)
         },
+        stored={weight.spec.name: weight for weight in stored.values()},
+        source_scheme=census.scheme,
         stamps=source.stamps,
         small_hashes={
             name: hash_bytes((folder / name).read_bytes()) for name in small_names(folder)
@@ -180,21 +219,30 @@ def _parameters(
     )
 
 
-def _step(info: TensorInfo, assignment: Assignment, config: Hy3Config) -> Step:
+def _step(
+    info: TensorInfo, stored: StoredWeight | None, assignment: Assignment, config: Hy3Config
+) -> Step:
     label = tensor_class(info.name) + (" (MTP)" if is_mtp(info.name, config) else "")
-    form = assignment.forms[info.name]
+    spec = stored.spec if stored else info.spec
+    form = assignment.forms.get(spec.name, DROPPED)  # scales are no weights
+    if form == DROPPED:
+        return Step(info, (), form, label)
     if form == BF16:
-        return Step(info, (info.spec,), COPY, label)
-    sharing = fused_with(info.name) if form in NVFP4_FORMS else ()
-    return Step(info, stored_specs(info.spec, form), form, label, sharing)
+        return Step(info, (spec,), COPY, label, stored=stored)
+    sharing = fused_with(spec.name) if form in NVFP4_FORMS else ()
+    return Step(info, stored_specs(spec, form), form, label, sharing, stored)
 
 
-def _check_whole(folder: Path, census: Census) -> None:
-    """A checkpoint with gaps, strangers or packed weights is no source."""
-    hint = "hy3 inspect lists what is wrong; fetch the original BF16 checkpoint"
-    if census.scheme != "bf16":
+def _check_whole(folder: Path, census: Census, decodes: bool) -> None:
+    """A checkpoint with gaps, strangers or another kind of weights is no source."""
+    hint = "hy3 inspect lists what is wrong; fetch the checkpoint again"
+    if decodes and census.scheme == BF16:
+        raise InputError("holds bf16 weights", hint="hy3 quantize is for those", where=str(folder))
+    if census.scheme != BF16 and not decodes:
         raise InputError(
-            f"holds {census.scheme} weights, not BF16 alone", hint=hint, where=str(folder)
+            f"holds {census.scheme} weights, not BF16 alone",
+            hint="fetch the original BF16 checkpoint, or let hy3 requantize decode this one",
+            where=str(folder),
         )
     names = [mismatch.name for mismatch in census.mismatched]
     for problem, found in (

@@ -178,6 +178,7 @@ def _pending_steps(plan: Plan, out: Path) -> list[Step]:
 
 def _compute_terms(steps: list[Step], workers: int, scales: str, device: Device) -> Iterator[Term]:
     """What each format's bytes cost, on weights of its most frequent shape."""
+    steps = [step for step in steps if step.outputs]
     forms = sorted({step.form for step in steps})
     for form in forms:
         chosen = [step for step in steps if step.form == form]

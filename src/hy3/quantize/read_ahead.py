@@ -31,11 +31,12 @@ def pieces_of(info: TensorInfo, most_bytes: int) -> list[Piece]:
 
 
 class ReadAhead:
-    """One thread that reads for another; two pieces are in memory."""
+    """One thread that reads for another; two pieces are in memory, and what was fetched early."""
 
     def __init__(self, reader: TensorReader, pieces: Sequence[Piece]) -> None:
         self._reader = reader
         self._following = dict(pairwise(pieces))
+        self._ahead = set(pieces)  # not taken yet
         self._coming: dict[Piece, Future[NDArray[np.uint8]]] = {}
         self._thread = ThreadPoolExecutor(1)
 
@@ -55,12 +56,19 @@ class ReadAhead:
         self._read(piece)
         if piece in self._following:
             self._read(self._following[piece])
+        self._ahead.discard(piece)
         return self._coming.pop(piece).result()
 
     def peek(self, piece: Piece) -> NDArray[np.uint8] | None:
         """The bytes of a piece that is read already, which will be taken later; or None."""
         coming = self._coming.get(piece)
         return coming.result() if coming else None
+
+    def fetch(self, piece: Piece) -> NDArray[np.uint8] | None:
+        """The bytes of a piece that will be taken later, read now if need be; None for others."""
+        if piece in self._ahead:
+            self._read(piece)
+        return self.peek(piece)
 
     def _read(self, piece: Piece) -> None:
         if piece not in self._coming:

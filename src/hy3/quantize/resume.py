@@ -20,7 +20,7 @@ from hy3.errors import InputError
 from hy3.quantize.stats import StatsByKey, WeightStats, split_key
 
 RESUME_NAME = "hy3_resume.json"
-SCHEMA = "hy3.resume/2"
+SCHEMA = "hy3.resume/3"
 _HINT = "quantize again into an empty folder"
 
 
@@ -43,6 +43,7 @@ class FinishedShard:
     stats: StatsByKey  # of what was quantized in it
     # Of its weights that share a tensor scale with weights of other shards.
     largest: dict[str, float] = field(default_factory=dict)
+    rounded: int = 0  # values of a quantized source that BF16 could not hold
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class ResumeState:
                     "stamp": vars(shard.stamp),
                     "stats": {key: vars(stats) for key, stats in shard.stats.items()},
                     "largest": shard.largest,
+                    "rounded": shard.rounded,
                 }
                 for name, shard in self.shards.items()
             },
@@ -107,15 +109,16 @@ def _shard(item: dict[str, Any]) -> FinishedShard:
         _stamp(item["stamp"]),
         {_stats_key(key): decode_stats(stats) for key, stats in item["stats"].items()},
         {name: _number(largest) for name, largest in item["largest"].items()},
+        decode_count(item["rounded"]),
     )
 
 
 def _hash(item: dict[str, Any]) -> FileHash:
-    return FileHash(_text(item["sha256"]), _count(item["size_bytes"]))
+    return FileHash(_text(item["sha256"]), decode_count(item["size_bytes"]))
 
 
 def _stamp(item: dict[str, Any]) -> FileStamp:
-    size, mtime = _count(item["size_bytes"]), _count(item["mtime_ns"])
+    size, mtime = decode_count(item["size_bytes"]), decode_count(item["mtime_ns"])
     return FileStamp(size, mtime, _text(item["digest"]))
 
 
@@ -127,7 +130,7 @@ def _stats_key(key: str) -> str:
 def decode_stats(item: dict[str, Any]) -> WeightStats:
     """From its fields; KeyError, TypeError or ValueError if it is something else."""
     error, max_error, energy = (_number(item[key]) for key in ("error", "max_error", "energy"))
-    return WeightStats(error, max_error, energy, tuple(map(_count, item["shifts"])))
+    return WeightStats(error, max_error, energy, tuple(map(decode_count, item["shifts"])))
 
 
 def _text(value: Any) -> str:
@@ -136,7 +139,8 @@ def _text(value: Any) -> str:
     return value
 
 
-def _count(value: Any) -> int:
+def decode_count(value: Any) -> int:
+    """A count, as it was encoded; ValueError for anything else."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{shown(value)} is not a count")
     return value

@@ -7,15 +7,18 @@ its tensor scales are powers of two; FP8 does, as nearly every product has more 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hy3.checkpoint.census import Census
 from hy3.checkpoint.forms import BF16, FP8_FORMS, MODELOPT_NVFP4, form_of, parts_of, tile_of
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import Checkpoint
-from hy3.checkpoint.names import module_of
+from hy3.checkpoint.model_config import Hy3Config
+from hy3.checkpoint.names import expected_tensors, module_of
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
 from hy3.kernels.fp8_decode import decode_fp8
@@ -38,6 +41,16 @@ class StoredWeight:
         return tuple(part.name for part in parts_of(self.spec, self.form))
 
 
+def stored_weights(config: Hy3Config, census: Census) -> dict[str, StoredWeight]:
+    """The quantized weights of a checkpoint, by the names of the tensors that hold their codes."""
+    weights = (
+        StoredWeight(spec, census.forms[name])
+        for name, spec in expected_tensors(config).items()
+        if census.forms[name] != BF16
+    )
+    return {weight.names[0]: weight for weight in weights}
+
+
 def find_weight(checkpoint: Checkpoint, name: str) -> StoredWeight | None:
     """The quantized weight behind ``P.weight``; None when it is BF16 or not there."""
     module = module_of(name)
@@ -55,31 +68,38 @@ def find_weight(checkpoint: Checkpoint, name: str) -> StoredWeight | None:
     return None if form == BF16 else StoredWeight(spec, form)
 
 
-def decode(reader: TensorReader, weight: StoredWeight) -> tuple[NDArray[np.uint16], int]:
+def decode(
+    reader: TensorReader, weight: StoredWeight, codes: Bytes | None = None
+) -> tuple[NDArray[np.uint16], int]:
     """BF16 patterns [out, in], and how many values BF16 had to round.
+
+    Args:
+        codes: the bytes of the first part, where they were read already
 
     Raises:
         InputError: a part is missing, or holds what no scale can be.
     """
     if weight.form in FP8_FORMS:
-        codes, scales = read_fp8(reader, weight)
-        if (codes & 0x7F == E4M3_NAN).any():
-            raise _unusable(reader, weight, "holds NaN")
-        return decode_fp8(codes, scales, tile_of(weight.spec.shape, weight.form))
-    packed, group_codes, multiplier, divides = _read_nvfp4(reader, weight)
+        values, scales = read_fp8(reader, weight, codes)
+        if (values & 0x7F == E4M3_NAN).any():
+            raise _unusable(reader, weight.names[0], "holds NaN")
+        return decode_fp8(values, scales, tile_of(weight.spec.shape, weight.form))
+    packed, group_codes, multiplier, divides = _read_nvfp4(reader, weight, codes)
     group_scales = decode_e4m3(torch.from_numpy(group_codes)).numpy()
     steps = group_scales / multiplier if divides else group_scales * multiplier
     return decode_to_bf16(packed, steps)
 
 
-def read_fp8(reader: TensorReader, weight: StoredWeight) -> tuple[Bytes, Floats]:
+def read_fp8(
+    reader: TensorReader, weight: StoredWeight, codes: Bytes | None = None
+) -> tuple[Bytes, Floats]:
     """E4M3 patterns [out, in] and fp32 scales [tiles down, tiles across]; see ``decode``."""
-    codes, stored = _parts(reader, weight)
+    codes, stored = _parts(reader, weight, codes)
     scales = stored.astype(np.float32)
     if reader.checkpoint.info(weight.names[1]).dtype == "BF16":
         scales = (stored.astype(np.uint32) << 16).view(np.float32)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
-        raise _unusable(reader, weight, "holds a scale that is not positive and finite")
+        raise _unusable(reader, weight.names[1], "holds a scale that is not positive and finite")
     rows, columns = weight.spec.shape
     tile = tile_of(weight.spec.shape, weight.form)
     return codes, scales.reshape(-(-rows // tile[0]), -(-columns // tile[1]))
@@ -93,30 +113,33 @@ def read_nvfp4(reader: TensorReader, weight: StoredWeight) -> tuple[Bytes, Bytes
 
 
 def _read_nvfp4(
-    reader: TensorReader, weight: StoredWeight
+    reader: TensorReader, weight: StoredWeight, packed: Bytes | None = None
 ) -> tuple[Bytes, Bytes, np.float32, bool]:
-    packed, codes, tensor_scale = _parts(reader, weight)
-    if (codes & 0x7F == E4M3_NAN).any() or not np.isfinite(tensor_scale).all():
-        raise _unusable(reader, weight, "holds a scale that is NaN or infinite")
+    packed, codes, tensor_scale = _parts(reader, weight, packed)
+    if (codes & 0x7F == E4M3_NAN).any():
+        raise _unusable(reader, weight.names[1], "holds a scale that is NaN")
     value = np.float32(tensor_scale.reshape(-1)[0])
-    if value <= 0:
-        raise _unusable(reader, weight, "has no positive tensor scale")
+    if not (np.isfinite(value) and value > 0):
+        raise _unusable(reader, weight.names[2], "holds a scale that is not positive and finite")
     return packed, codes, value, weight.form != MODELOPT_NVFP4
 
 
-def _parts(reader: TensorReader, weight: StoredWeight) -> list[NDArray[np.generic]]:
+def _parts(reader: TensorReader, weight: StoredWeight, codes: Bytes | None) -> list[NDArray[Any]]:
     checkpoint = reader.checkpoint
     for part in parts_of(weight.spec, weight.form):
         if part.name not in checkpoint.tensors:
             raise _fault(reader, part.name, "is missing from the checkpoint")
         if not part.accepts(checkpoint.info(part.name)):
             raise _fault(reader, part.name, "has a dtype or shape that its weight cannot have")
-    return [reader.array(name) for name in weight.names]
+    first, *scales = weight.names
+    if codes is None:
+        codes = reader.read(first)
+    shape = checkpoint.info(first).shape
+    return [codes.reshape(shape), *(reader.array(name) for name in scales)]
 
 
-def _unusable(reader: TensorReader, weight: StoredWeight, message: str) -> InputError:
-    path = reader.checkpoint.path(weight.names[1])
-    return _error(message, f"{path}: tensor {weight.spec.name!r}")
+def _unusable(reader: TensorReader, name: str, message: str) -> InputError:
+    return _error(message, f"{reader.checkpoint.path(name)}: tensor {name!r}")
 
 
 def _fault(reader: TensorReader, name: str, message: str) -> InputError:

@@ -76,11 +76,11 @@ def test_the_card_shows_table_recipe_hashes_and_pictures(licensed, made):
 
 def test_a_source_from_a_hub_is_named_with_its_revision(licensed):
     plan = replace(plan_of(licensed), origin=Origin("org/name", "0123abc"))
-    card = write_card(plan, {}, {}, {}).decode()
+    card = write_card(plan, {}, 0, {}, {}).decode()
     assert "`org/name` at revision `0123abc`." in card
     facts = facts_of(card)
     assert (facts["base_model"], facts["base_model_relation"]) == ("org/name", "quantized")
-    assert "revision" not in write_card(plan_of(licensed), {}, {}, {}).decode()
+    assert "revision" not in write_card(plan_of(licensed), {}, 0, {}, {}).decode()
 
 
 def test_rows_carry_plan_and_errors(licensed):

@@ -168,7 +168,7 @@ def test_another_source_of_the_same_looks_is_not_mixed_in(
 
 def test_the_state_of_an_older_version_is_refused(source: Path, out: Path) -> None:
     state = out / RESUME_NAME
-    state.write_bytes(state.read_bytes().replace(b"hy3.resume/2", b"hy3.resume/1"))
+    state.write_bytes(state.read_bytes().replace(b"hy3.resume/3", b"hy3.resume/2"))
     with pytest.raises(Exception, match="not the state of an interrupted run") as caught:
         run(source, out)
     assert "empty folder" in caught.value.hint

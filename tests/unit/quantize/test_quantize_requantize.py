@@ -1,94 +1,224 @@
-"""Requantize: a file whose gate and up differ in scale, one of ModelOpt, and FP8 per tensor."""
+"""Requantize: what other makers' forms become is what the plain quantizer makes of their values."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from hy3.checkpoint.index import open_checkpoint
-from hy3.checkpoint.reader import TensorReader
+import hy3.quantize.stream as stream
 from hy3.cli.app import app
-from hy3.nvfp4.scales import tensor_scale
-from hy3.nvfp4.tensor import quantize as quantize_tensor
-from hy3.quantize.recipe import load_recipe
-from hy3.quantize.requantize import requantize
+from hy3.errors import InputError
 from hy3.quantize.verify import verify
-from support.quantized import make_quantized, write_contents, write_index
-from support.quantizing import no_progress
+from support.foreign_files import (
+    compressed_nvfp4,
+    fp8_block,
+    fp8_tensor,
+    modelopt_nvfp4,
+    write_foreign,
+)
+from support.quantized import write_index
+from support.quantizing import drawn_once, run, run_in_child, tree
 from support.scripted import make_random
+
+LINEARS, EXPERTS = r"_proj$(?<!eh_proj)", r"experts\.\d+\.\w+_proj$"
+NVFP4_GROUP = {
+    "targets": ["Linear"],
+    "weights": {
+        "num_bits": 4,
+        "type": "float",
+        "symmetric": True,
+        "strategy": "tensor_group",
+        "group_size": 16,
+        "dynamic": False,
+    },
+    "input_activations": None,
+}
+HY3_FP8 = {
+    "quant_method": "fp8",
+    "activation_scheme": "static",
+    "ignored_layers": ["lm_head", "model.embed_tokens"],
+    "kv_cache_scheme": "static",
+}
+COMPRESSED = {"quant_method": "compressed-tensors", "config_groups": {"group_0": NVFP4_GROUP}}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "ignore": ["*self_attn*"]}
+# name -> encoder, weights, quantization_config, scheme
+MAKERS = {
+    "hy3-fp8": (fp8_tensor, LINEARS, HY3_FP8, "fp8-tensor"),
+    "fp8-block": (fp8_block, LINEARS, HY3_FP8, "fp8-block"),
+    "modelopt": (modelopt_nvfp4, EXPERTS, MODELOPT, "modelopt-nvfp4-w4a16"),
+    "compressed": (compressed_nvfp4, EXPERTS, COMPRESSED, "nvfp4-w4a16"),
+}
+TENSOR_SCALES = ("weight_global_scale", "weight_scale_2", "weight_scale")
+GATE = "model.layers.1.mlp.experts.0.gate_proj"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures_once() -> Iterator[None]:
+    with drawn_once():
+        yield
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_random(tmp_path_factory.mktemp("original") / "model", seed=12)
+    """Large enough that a matrix has several blocks of 128, some of them cut."""
+    folder = tmp_path_factory.mktemp("original") / "model"
+    return make_random(folder, seed=12, hidden_size=192, num_experts=2)
 
 
-@pytest.fixture(scope="module")
-def foreign(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made with rule max; one gate's tensor scale is eight times its partner's."""
-    folder = make_quantized(original, tmp_path_factory.mktemp("foreign") / "made", rule="max")
-    (folder / "hy3_manifest.json").unlink()
-    module = "model.layers.1.mlp.experts.0.gate_proj"
-    with TensorReader(open_checkpoint(original)) as reader:
-        bits = reader.array(f"{module}.weight")
-    weight = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
-    made = quantize_tensor(weight, tensor_scale(float(weight.abs().max())) * 8, "max")
-    checkpoint = open_checkpoint(folder)
-    new = {
-        f"{module}.weight_packed": made.packed.numpy(),
-        f"{module}.weight_scale": made.scales.numpy(),
-        f"{module}.weight_global_scale": np.array([made.divisor], np.float32),
-    }
-    with TensorReader(checkpoint) as reader:
-        contents = {
-            shard: [
-                (info.spec, new.get(name, reader.read(name))) for name, info in head.tensors.items()
-            ]
-            for shard, head in checkpoint.headers.items()
+@pytest.fixture(scope="module", params=MAKERS)
+def made(
+    request: pytest.FixtureRequest, original: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path, Path]:
+    """The maker's name, its file, and the same values in BF16."""
+    folder = tmp_path_factory.mktemp(request.param)
+    encode, pattern, config, _ = MAKERS[request.param]
+    write_foreign(original, folder / "foreign", folder / "decoded", encode, pattern, config)
+    if request.param == "hy3-fp8":
+        scales = {
+            f"model.layers.{layer}.self_attn.{which}_cache.scale": torch.ones(1)
+            for layer in range(4)
+            for which in "kv"
         }
-    for shard, each in contents.items():
-        write_contents(folder / shard, each)
-    write_index(folder)
-    return folder
+        save_file(scales, folder / "foreign" / "kv_cache_scales.safetensors")
+        write_index(folder / "foreign")
+    return request.param, folder / "foreign", folder / "decoded"
 
 
-def test_scales_are_shared_afterwards_and_the_cost_is_said(
-    original: Path, foreign: Path, tmp_path: Path
+def tensors_of(folder: Path) -> dict[str, tuple[torch.dtype, bytes]]:
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        for name, tensor in load_file(path).items():
+            found[name] = (tensor.dtype, tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return found
+
+
+def test_the_bytes_are_those_of_the_decoded_values(
+    made: tuple[str, Path, Path], original: Path, tmp_path: Path
 ) -> None:
-    def failed(folder: Path) -> set[str]:
-        return {check.id for check in verify(folder, original).checks if check.status == "fail"}
-
-    assert "tensor_scales" in failed(foreign)
-    out = tmp_path / "out"
-    done = requantize(foreign, out, original, load_recipe("experts-nvfp4"), "exact", 2, no_progress)
+    maker, foreign, decoded = made
+    stored = tensors_of(foreign)
+    suffix = next(each for each in TENSOR_SCALES if f"{GATE}.{each}" in stored)
+    assert stored[f"{GATE}.{suffix}"] != stored[f"{GATE}.{suffix}".replace("gate", "up")]
+    done = run(foreign, tmp_path / "out", decodes=True)
+    run(decoded, tmp_path / "plain")
+    assert tensors_of(tmp_path / "out") == tensors_of(tmp_path / "plain")
+    for name in ("config.json", "model.safetensors.index.json"):
+        ours, plain = ((tmp_path / each / name).read_text() for each in ("out", "plain"))
+        assert json.loads(ours) == json.loads(plain)
+    failed = {
+        check.id for check in verify(tmp_path / "out", original).checks if check.status == "fail"
+    }
     # What was made is not from the original's bytes, and verify says so; all else holds.
-    assert failed(out) <= {"source_hashes", "group_errors"}
-    assert done.weights == 72 and len(done.costs) == 2
-    for cost in done.costs:
-        assert cost.before and cost.after
-        assert cost.before.relative > 0 and 0 < cost.after.relative < 2.2 * cost.before.relative
-    assert [path.name for path in tmp_path.iterdir()] == ["out"], "the decoded form is removed"
+    assert failed <= {"source_hashes", "group_errors", "copied_bytes"}
+    manifest = json.loads((tmp_path / "out" / "hy3_manifest.json").read_text())
+    assert manifest["source_scheme"] == MAKERS[maker][3]
+    assert {path.name for path in foreign.glob("*.safetensors")} <= manifest["source"].keys()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"quantized itself ({MAKERS[maker][3]})" in card
+    assert f"rounded {done.rounded_values} values" in card and done.rounded_values
+    assert "quantized itself" not in (tmp_path / "plain" / "README.md").read_text()
 
 
-def test_the_verb_without_an_original(foreign: Path, tmp_path: Path) -> None:
+def test_one_worker_or_four_and_a_rerun(made: tuple[str, Path, Path], tmp_path: Path) -> None:
+    _, foreign, _ = made
+    run(foreign, tmp_path / "one", workers=1, decodes=True)
+    run(foreign, tmp_path / "four", workers=4, decodes=True)
+    assert tree(tmp_path / "one") == tree(tmp_path / "four")
+    again = run(foreign, tmp_path / "one", decodes=True)
+    assert again.stats is None and again.rounded_values is None
+
+
+def test_killed_and_run_again(made: tuple[str, Path, Path], tmp_path: Path) -> None:
+    _, foreign, _ = made
+    whole = run(foreign, tmp_path / "whole", workers=1, decodes=True)
+    for after in (1, 8, 11):
+        out = tmp_path / f"killed-{after}"
+
+        def prepare(after: int = after) -> None:
+            real, calls = stream.encode, iter(range(after))
+
+            def dying(*arguments):
+                if next(calls, None) is None:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments)
+
+            stream.encode = dying
+
+        status = run_in_child(foreign, out, prepare, workers=1, decodes=True)
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        assert not (out / "hy3_manifest.json").exists()
+        assert run(foreign, out, decodes=True).rounded_values == whole.rounded_values
+        assert tree(out) == tree(tmp_path / "whole")
+
+
+def edit(folder: Path, name: str, value: torch.Tensor) -> None:
+    for path in folder.glob("*.safetensors"):
+        tensors = load_file(path)
+        if name in tensors:
+            save_file(tensors | {name: value}, path)
+
+
+@pytest.mark.parametrize("damage", ["nan", "cut off", "of another shape", "missing"])
+def test_a_damaged_scale_is_named(
+    made: tuple[str, Path, Path], tmp_path: Path, damage: str
+) -> None:
+    _, foreign, _ = made
+    folder = tmp_path / "damaged"
+    shutil.copytree(foreign, folder)
+    scale = f"{GATE}.weight_scale"
+    path = next(path for path in folder.glob("*.safetensors") if scale in load_file(path))
+    value, named = load_file(path)[scale], scale
+    if damage == "nan":
+        bad = value.float()
+        bad.view(-1)[0] = float("nan")
+        edit(folder, scale, bad.to(value.dtype))
+    elif damage == "of another shape":
+        edit(folder, scale, value.repeat(3, *[1] * (value.dim() - 1)))
+    elif damage == "missing":
+        tensors = load_file(path)
+        del tensors[scale]
+        save_file(tensors, path)
+        write_index(folder)
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+        named = path.name
+    with pytest.raises(InputError) as caught:
+        run(folder, tmp_path / "out", decodes=True)
+    assert named in str(caught.value), caught.value
+    assert not (tmp_path / "out" / "hy3_manifest.json").exists()
+
+
+def test_the_verb_says_what_it_cost(
+    made: tuple[str, Path, Path], original: Path, tmp_path: Path
+) -> None:
+    _, foreign, _ = made
     command = ["requantize", str(foreign), str(tmp_path / "out"), "--json"]
-    found = CliRunner().invoke(app, command)
+    found = CliRunner().invoke(app, [*command, "--source", str(original)])
     assert found.exit_code == 0, found.output
     result = json.loads(found.stdout)
-    assert result["schema"] == "hy3.requantize/1" and result["costs"] == {}
-    refused = CliRunner().invoke(app, ["requantize", str(tmp_path), str(tmp_path / "x")])
-    assert refused.exit_code != 0
+    assert result["schema"] == "hy3.requantize/1" and result["weights"] > 0
+    for cost in result["costs"].values():
+        assert cost["after"] is None or 0 < cost["after"] < 0.03, cost
+    assert result["costs"]["routed_expert"]["before"] < result["costs"]["routed_expert"]["after"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_bf16_is_nothing_to_requantize(original: Path, tmp_path: Path) -> None:
-    from hy3.errors import InputError
-
-    with pytest.raises(InputError, match="bf16"):
-        requantize(
-            original, tmp_path / "o", None, load_recipe("experts-nvfp4"), "exact", 1, no_progress
-        )
+def test_each_verb_refuses_the_other_ones_source(
+    made: tuple[str, Path, Path], original: Path, tmp_path: Path
+) -> None:
+    _, foreign, _ = made
+    with pytest.raises(InputError, match="holds bf16 weights") as caught:
+        run(original, tmp_path / "out", decodes=True)
+    assert "hy3 quantize" in caught.value.hint
+    with pytest.raises(InputError, match="not BF16 alone") as caught:
+        run(foreign, tmp_path / "out")
+    assert "hy3 requantize" in caught.value.hint
