@@ -21,7 +21,7 @@ LENGTH_EXCEPTIONS: dict[tuple[str, str], str] = {}
 TORCH_ALLOWED = (
     "nvfp4/",
     "fp8/",
-    "stored/",
+    "stored/decode.py",
     "model/",
     "kernels/",
     "engine/",

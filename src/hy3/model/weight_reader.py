@@ -8,7 +8,8 @@ from torch import Tensor
 
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
-from hy3.stored.weight import decode, find_weight
+from hy3.stored.decode import decode
+from hy3.stored.weight import find_weight
 
 _PLAIN_DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
 _HINT = "hy3 loads BF16, NVFP4 and FP8 checkpoints; quantize from BF16"

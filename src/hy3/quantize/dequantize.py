@@ -25,7 +25,8 @@ from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import make_folder
 from hy3.quantize.progress import Advance, Progress
 from hy3.quantize.threads import Stopped, finished_shards
-from hy3.stored.weight import StoredWeight, decode, stored_weights
+from hy3.stored.decode import decode
+from hy3.stored.weight import StoredWeight, stored_weights
 
 CHUNK_BYTES = 4 * 2**20
 

@@ -17,7 +17,8 @@ from hy3.kernels.fp8_encode import encode_fp8
 from hy3.kernels.scale_search import quantize_bits
 from hy3.kernels.stored_errors import stored_errors
 from hy3.quantize.verdict import ClassError
-from hy3.stored.weight import StoredWeight, read_fp8, read_nvfp4
+from hy3.stored.decode import read_fp8, read_nvfp4
+from hy3.stored.weight import StoredWeight
 
 # A unit may be worse than plain rounding by no more than the rounding of an fp32 sum.
 _TOLERANCE = 1 + 1e-6

@@ -33,7 +33,8 @@ from hy3.quantize.resume import FinishedShard, stamp_of
 from hy3.quantize.shard_source import HeldShards
 from hy3.quantize.stats import StatsByKey, WeightStats
 from hy3.quantize.threads import Stopped
-from hy3.stored.weight import StoredWeight, decode
+from hy3.stored.decode import decode
+from hy3.stored.weight import StoredWeight
 
 CHUNK_BYTES = 4 * 2**20
 _MOST_EARLY = 2  # weights: k and v while it is q's turn

@@ -22,7 +22,8 @@ from hy3.quantize.pipeline import quantize
 from hy3.quantize.plan import make_plan
 from hy3.quantize.recipe import load_recipe
 from hy3.quantize.verify import verify
-from hy3.stored.weight import StoredWeight, decode
+from hy3.stored.decode import decode
+from hy3.stored.weight import StoredWeight
 from support.foreign_decoder import decode as decode_nvfp4
 from support.foreign_decoder import decode_fp8
 from support.quantizing import no_progress
