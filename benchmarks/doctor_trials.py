@@ -80,7 +80,7 @@ def work_gpus(python: str, seconds: float) -> dict[str, Any]:
     """Every check of a GPU at work, on this machine."""
     host = gather_here()
     start = time.monotonic()
-    done = load.run_load(host, python, seconds)
+    done = load.run_load(host, (python,), seconds)
     answers = {check.id: check.run(done) for check in load.CHECKS}
     return {
         "devices": [gpu.name for gpu in gpus(host)],
@@ -113,7 +113,7 @@ def load_dry(python: str) -> dict[str, Any]:
 def one_case(python: str, folder: Path, name: str, expected: str) -> dict[str, Any]:
     """What the check says of one folder."""
     start = time.monotonic()
-    found = dry_load.CHECKS[0].run(dry_load.run_dry_load(folder, python))
+    found = dry_load.CHECKS[0].run(dry_load.run_dry_load(folder, (python,)))
     case = {
         "case": name,
         "verdict": found.verdict,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ def command(
         False, "--dry-load", help="With --model: let the engine build it, without its data."
     ),
     engine_python: str = typer.Option(
-        "python3", help="The engine's Python on the nodes, for what is tried out."
+        "python3", help="What starts the engine's Python, for what is tried out."
     ),
     fix: str | None = typer.Option(
         None, "--fix", help="Show this check's commands, then run them."
@@ -48,27 +49,18 @@ def command(
 ) -> None:
     """Look for known problems: every check with its evidence and what to do. Changes nothing."""
     from hy3.doctor.checks.nodes import fact_table
-    from hy3.doctor.survey import Trials, examine, examine_at_work, unasked_fabric
+    from hy3.doctor.survey import Trials, look
 
     output = Output(json_output, quiet)
-    trials = Trials(engine_python, watch, gpu_load, dry_load)
-
-    def look(request: Request) -> tuple[list[Host], list[Answer]]:
-        hosts, answers = examine(request)
-        answers += examine_at_work(hosts, request.case, trials)
-        if fabric is not None:
-            answers += _examine_fabric(fabric, hosts, mtu, engine_python)
-        elif len(hosts) == 2:
-            answers += unasked_fabric(hosts)
-        return hosts, answers
-
     request = _request(nodes, model, engine, dry_load)
-    if nodes or trials != Trials(engine_python):
+    pair, python = _pair(fabric, request.nodes), _words(engine_python)
+    trials = Trials(python, watch, gpu_load, dry_load, pair, mtu)
+    if nodes or trials != Trials(python, mtu=mtu):
         output.status("looking; a machine that does not answer is given two minutes")
-    hosts, answers = look(request)
+    hosts, answers = look(request, trials)
     facts = fact_table(hosts) if len(hosts) > 1 else {}
     if fix is not None:
-        answers = _fix(output, fix, yes, answers, hosts, lambda: look(request.again())[1])
+        answers = _fix(output, fix, yes, answers, hosts, lambda: look(request.again(), trials)[1])
     elif len(hosts) > 1:
         _print_facts(output, facts)
     _print(output, answers)
@@ -97,20 +89,31 @@ def _request(nodes: str | None, model: str | None, engine: str | None, dry_load:
     return Request(parse_names(nodes) if nodes else (), case)
 
 
-def _examine_fabric(addresses: str, hosts: Sequence[Host], mtu: int, python: str) -> list[Answer]:
-    """The checks that need two machines and their addresses."""
-    from hy3.doctor.fabric import Fabric
-    from hy3.doctor.survey import examine_fabric
+def _pair(fabric: str | None, nodes: Sequence[str]) -> tuple[str, str] | None:
+    """The two addresses of the fabric, if they were given, for the two nodes."""
     from hy3.nodes.node import parse_names
 
-    pair = parse_names(addresses)
-    if len(pair) != 2 or len(hosts) != 2:
+    if fabric is None:
+        return None
+    addresses = parse_names(fabric)
+    if len(addresses) != 2 or len(nodes) != 2:
         raise InputError(
-            f"{len(pair)} addresses are given for {len(hosts)} machines that could be examined",
+            f"{len(addresses)} addresses are given for {len(nodes)} nodes",
             hint="name two machines and two addresses: --nodes a,b --fabric 10.0.0.1,10.0.0.2",
             where="--fabric",
         )
-    return examine_fabric(Fabric((hosts[0], hosts[1]), (pair[0], pair[1]), mtu, python))
+    return addresses[0], addresses[1]
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """What starts a Python, as a shell would take it apart."""
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise InputError(f"cannot be read ({error})", "quote it", "--engine-python") from error
+    if not words:
+        raise InputError("is empty", "name a Python, as python3", "--engine-python")
+    return words
 
 
 def _print_facts(output: Output, facts: dict[str, dict[str, str]]) -> None:

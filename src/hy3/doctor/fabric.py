@@ -31,7 +31,7 @@ class Fabric:
     hosts: tuple[Host, Host]
     addresses: tuple[str, str]
     mtu: int
-    python: str  # of the engine, on both nodes
+    python: tuple[str, ...]  # what starts the engine's, on both nodes
     port: int = 29400
 
     @property
@@ -54,7 +54,7 @@ class Fabric:
 
     def rank(self, index: int) -> tuple[str, ...]:
         """The command that reads a Python script on one of the two."""
-        return self.hosts[index].node.command(self.python)
+        return self.hosts[index].node.command(*self.python)
 
 
 @dataclass(frozen=True)

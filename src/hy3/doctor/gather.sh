@@ -110,7 +110,7 @@ packages() { # NAME FOLDER: the versions of what matters in a folder of Python p
     [ -d "$2" ] && ls "$2" 2>/dev/null </dev/null | grep -E \
         '^(vllm|sglang|torch|ray|nvidia_nccl_cu[0-9]+|flashinfer_python|nvidia_cutlass_dsl)-.*\.dist-info$' |
         put "$1" ok
-    for record in "$2"/vllm-*.dist-info/RECORD "$2"/sglang-*.dist-info/RECORD; do
+    for record in "$2"/vllm[-_]*.dist-info/RECORD "$2"/sglang-*.dist-info/RECORD; do
         [ -r "$record" ] && sources "$2" "$record" | put "sources${1#packages}" ok
     done
 }

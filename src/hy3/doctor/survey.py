@@ -46,10 +46,12 @@ class Request:
 class Trials:
     """What is tried out, and not only read; 0 seconds: not at all."""
 
-    python: str = "python3"  # the engine's, on every machine
+    python: tuple[str, ...] = ("python3",)  # what starts the engine's, on every machine
     watch_s: float = 0
     gpu_load_s: float = 0
     dry_load: bool = False
+    fabric: tuple[str, str] | None = None  # addresses by which two machines meet
+    mtu: int = 9000
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,15 @@ def answers_of(checks: Iterable[Check[T]], subject: T, where: str) -> Iterator[A
     """Run the checks on one subject."""
     for check in checks:
         yield Answer(check.id, check.severity, check.title, check.source, where, check.run(subject))
+
+
+def look(request: Request, trials: Trials) -> tuple[list[Host], list[Answer]]:
+    """Everything: what can be read, and what is to be tried out."""
+    hosts, answers = examine(request)
+    answers += examine_at_work(hosts, request.case, trials)
+    if len(hosts) == 2:
+        answers += examine_fabric(hosts, trials)
+    return hosts, answers
 
 
 def examine(request: Request) -> tuple[list[Host], list[Answer]]:
@@ -127,20 +138,17 @@ def examine_model(case: ModelCase) -> list[Answer]:
     return list(answers_of(MODEL_CHECKS, case, case.name))
 
 
-def examine_fabric(fabric: Fabric) -> list[Answer]:
+def examine_fabric(hosts: Sequence[Host], trials: Trials) -> list[Answer]:
     """Every check of the path between two nodes; they send data and change nothing."""
-    names = " and ".join(host.name for host in fabric.hosts)
-    return list(answers_of(FABRIC_CHECKS, fabric, names))
-
-
-def unasked_fabric(hosts: Sequence[Host]) -> list[Answer]:
-    """The same, where nobody said by which addresses the two meet."""
     names = " and ".join(host.name for host in hosts)
-    unasked = not_checked("not asked for: --fabric ADDRESS,ADDRESS moves data between the two")
-    return [
-        Answer(each.id, each.severity, each.title, each.source, names, unasked)
-        for each in FABRIC_CHECKS
-    ]
+    if trials.fabric is None:
+        unasked = not_checked("not asked for: --fabric ADDRESS,ADDRESS moves data between the two")
+        return [
+            Answer(each.id, each.severity, each.title, each.source, names, unasked)
+            for each in FABRIC_CHECKS
+        ]
+    fabric = Fabric((hosts[0], hosts[1]), trials.fabric, trials.mtu, trials.python)
+    return list(answers_of(FABRIC_CHECKS, fabric, names))
 
 
 def examine_at_work(hosts: Sequence[Host], case: ModelCase | None, trials: Trials) -> list[Answer]:

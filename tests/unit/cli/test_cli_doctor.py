@@ -171,6 +171,29 @@ def test_a_folder_without_a_checkpoint(planted, tmp_path):
     assert done.returncode == 2 and "holds no config.json" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--fabric", "10.0.0.1,10.0.0.2"], "2 addresses are given for 0 nodes"),
+        (["--engine-python", "docker 'run"], "--engine-python: cannot be read"),
+        (["--engine-python", ""], "--engine-python: is empty"),
+        (["--dry-load"], "--dry-load: what an engine must be able to do"),
+    ],
+)
+def test_options_that_make_no_sense(planted, options, words):
+    done = doctor(planted, *options)
+    assert done.returncode == 2 and words in done.stderr
+
+
+def test_what_is_tried_out_is_asked_for(planted):
+    planted.fabric()
+    done = doctor(planted, "--json", "--gpu-load", "1", "--engine-python", "sh -c 'cat; exit 7' x")
+    found = {each["id"]: each for each in json.loads(done.stdout)["checks"]}
+    assert "--watch 300" in found["fabric-drifts"]["evidence"]
+    assert found["clocks-under-load"]["verdict"] == "INCONCLUSIVE"
+    assert "the load did not run (here: sh fails there" in found["clocks-under-load"]["evidence"]
+
+
 def test_gather_is_what_the_stand_in_replaces():
     assert survey.gather_here is host_module.gather_here
 

@@ -89,7 +89,7 @@ def test_a_name_that_the_loader_skips(tmp_path):
 
 def test_a_python_without_an_engine(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    found = DRY_LOAD.run(run_dry_load(tmp_path, sys.executable))
+    found = DRY_LOAD.run(run_dry_load(tmp_path, (sys.executable,)))
     assert found.verdict == "INCONCLUSIVE" and "No module named 'vllm'" in found.evidence
 
 
@@ -98,7 +98,7 @@ def test_a_python_that_does_not_answer(tmp_path, body):
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\ncat >/dev/null\n{body}\n")
     program.chmod(0o755)
-    found = DRY_LOAD.run(run_dry_load(tmp_path, str(program)))
+    found = DRY_LOAD.run(run_dry_load(tmp_path, (str(program),)))
     assert found.verdict == "INCONCLUSIVE" and "did not answer" in found.evidence
 
 

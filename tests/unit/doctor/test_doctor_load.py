@@ -80,21 +80,21 @@ def why(load: Load) -> tuple[str, str]:
 
 def test_reasons_for_no_run(tmp_path):
     planted = PlantedHost(tmp_path)
-    assert "--gpu-load 20" in why(run_load(planted.gather(), "python3", 0))[1]
+    assert "--gpu-load 20" in why(run_load(planted.gather(), ("python3",), 0))[1]
     planted.engine()
-    assert why(run_load(planted.gather(), "python3", 5)) == (
+    assert why(run_load(planted.gather(), ("python3",), 5)) == (
         "NOT CHECKED",
         "an engine is running: stop it first",
     )
     (planted.root / "usr/bin/nvidia-smi").unlink()
-    assert "no NVIDIA driver" in why(run_load(planted.gather(), "python3", 5))[1]
+    assert "no NVIDIA driver" in why(run_load(planted.gather(), ("python3",), 5))[1]
 
 
-def engine_python(tmp_path, body: str) -> str:
+def engine_python(tmp_path, body: str) -> tuple[str, ...]:
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\ncat >{tmp_path}/script\n{body}\n")
     program.chmod(0o755)
-    return str(program)
+    return (str(program),)
 
 
 def test_the_script_goes_to_the_engines_python(tmp_path):

@@ -23,11 +23,11 @@ class DryLoad:
     said: dict[str, Any] | CannotTell
 
 
-def run_dry_load(folder: Path, python: str) -> DryLoad:
+def run_dry_load(folder: Path, python: tuple[str, ...]) -> DryLoad:
     """Let the engine of a Python on this machine build and fill the model."""
     script = resources.files("hy3.doctor").joinpath("dry_load.py").read_bytes()
     try:
-        answer = HERE.run(python, "-", str(folder), send=script, timeout_s=_ALLOWED_S)
+        answer = HERE.run(*python, "-", str(folder), send=script, timeout_s=_ALLOWED_S)
         return DryLoad(dict(json.loads(answer.splitlines()[-1])))
     except (EnvironmentFault, IndexError, ValueError) as error:
         reason = f"the engine's Python did not answer ({error})"

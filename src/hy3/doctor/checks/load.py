@@ -77,7 +77,7 @@ class Load:
         return self.result
 
 
-def run_load(host: Host, python: str, seconds: float) -> Load:
+def run_load(host: Host, python: tuple[str, ...], seconds: float) -> Load:
     """Work every device of a machine, unless it has none or they serve; 0 seconds: not at all."""
     try:
         return Load(seconds, _run(host, python, seconds))
@@ -85,7 +85,7 @@ def run_load(host: Host, python: str, seconds: float) -> Load:
         return Load(seconds, reason)
 
 
-def _run(host: Host, python: str, seconds: float) -> tuple[Worked, ...]:
+def _run(host: Host, python: tuple[str, ...], seconds: float) -> tuple[Worked, ...]:
     if not seconds:
         raise CannotTell("NOT CHECKED", "not asked for: --gpu-load 20 works each GPU for 20 s")
     count = len(gpus(host))
@@ -96,7 +96,7 @@ def _run(host: Host, python: str, seconds: float) -> tuple[Worked, ...]:
     script = resources.files("hy3.doctor").joinpath("gpu_load.py").read_bytes()
     allowed_s = _START_S + count * (seconds + _BESIDE_S)
     try:
-        said = host.node.run(python, "-", f"{seconds:g}", send=script, timeout_s=allowed_s)
+        said = host.node.run(*python, "-", f"{seconds:g}", send=script, timeout_s=allowed_s)
         worked = tuple(map(_worked, json.loads(said.splitlines()[-1])["devices"]))
     except (EnvironmentFault, IndexError, ValueError) as error:
         reason = f"the load did not run ({error}): --engine-python names a Python with torch"
