@@ -14,6 +14,10 @@ from hy3.plan.settings import NATIVE, SGLANG, Settings
 _HOPPER = (9, 0)
 _FP8_FROM = (8, 9)
 _MARLIN_FROM = (8, 0)
+# Seen on an H200 (docs/quantize.md, "In the real kernel") and read in later releases.
+_HUMMING = (
+    "vLLM 0.26 takes Humming whether it is installed or not, later releases Marlin where it is not"
+)
 
 
 @dataclass(frozen=True)
@@ -68,17 +72,17 @@ def _nvfp4(each: WeightClass, device: Device, settings: Settings) -> KernelChoic
 def _fp8(each: WeightClass, device: Device) -> KernelChoice:
     if device.capability < _FP8_FROM:
         reason = "no FP8 tensor cores before 8.9: weights are expanded in the kernel"
-        return KernelChoice(each.name, "Marlin W8A16", reason)
+        return KernelChoice(each.name, "Humming or Marlin W8A16", reason)
+    reason = "stored weight-only: activations stay in BF16"
     if device.unified:
-        return KernelChoice(
-            each.name,
-            "Marlin W8A16",
-            "stored weight-only: activations stay in BF16",
+        caution = (
             "keep it so: CUTLASS W8A8 trapped on SM121 "
-            "(https://github.com/eugr/spark-vllm-docker, issue 143)",
+            f"(https://github.com/eugr/spark-vllm-docker, issue 143); {_HUMMING}"
         )
+        return KernelChoice(each.name, "Humming or Marlin W8A16", reason, caution)
     return KernelChoice(
         each.name,
-        "Marlin W8A16 (weight-only) or CUTLASS W8A8 (dynamic activations)",
+        "Humming or Marlin W8A16 (weight-only), CUTLASS W8A8 (dynamic activations)",
         "config.json decides: input_activations of the group",
+        _HUMMING,
     )

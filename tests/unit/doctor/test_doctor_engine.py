@@ -37,7 +37,8 @@ def case(tmp_path, chosen: Engine | None, needy: bool) -> Any:
         mtp=object() if needy else None,
         unexpected=(f"{WRITTEN}.shared_experts.up_proj.weight",) if needy else (),
     )
-    quantization = SimpleNamespace(groups=[SimpleNamespace(weight_only=True)])
+    group = SimpleNamespace(weight_only=True, scheme="fp8")
+    quantization = SimpleNamespace(groups=[group], method="modelopt")
     return SimpleNamespace(
         engine=chosen, folder=tmp_path, census=census, quantization=quantization if needy else None
     )
@@ -63,6 +64,10 @@ def case(tmp_path, chosen: Engine | None, needy: bool) -> Any:
         ("engine-w4a16-moe", "sglang==0.5.20", "INCONCLUSIVE"),
         ("engine-w4a16-moe", "sglang==0.5.23", "CLEAN"),
         ("engine-w4a16-moe", "vllm==0.26.0", "CLEAN"),
+        ("engine-excludes-draft-head", "vllm==0.26.0", "PROBLEM"),
+        ("engine-excludes-draft-head", "vllm==0.33.0", "INCONCLUSIVE"),
+        ("engine-weight-only-fp8", "vllm==0.26.0", "INCONCLUSIVE"),
+        ("engine-weight-only-fp8", "vllm==0.32.0", "CLEAN"),
         ("engine-loads-draft-norm", "sglang==0.5.23", "CLEAN"),
         ("engine-renames-shared-experts", "sglang==0.5.23", "PROBLEM"),
     ],

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import cast
 
 from hy3.chat.markers import find_marker_suffix
-from hy3.checkpoint.forms import BF16, NVFP4_FORMS
+from hy3.checkpoint.forms import BF16, FP8_FORMS, NVFP4_FORMS
 from hy3.checkpoint.names import inner_name, is_routed_expert
+from hy3.checkpoint.quantization_config import METHOD_MODELOPT
 from hy3.doctor.check import Check, Finding, Severity, clean, inconclusive, not_checked, problem
 from hy3.doctor.engine_matrix import Feature, features
 from hy3.doctor.model_case import ModelCase
@@ -19,6 +20,16 @@ def _weight_only_experts(case: ModelCase) -> bool:
     return packed and parsed is not None and any(group.weight_only for group in parsed.groups)
 
 
+def _weight_only_fp8(case: ModelCase) -> bool:
+    groups = case.quantization.groups if case.quantization else ()
+    return any(group.weight_only and group.scheme in FP8_FORMS for group in groups)
+
+
+def _modelopt_with_drafts(case: ModelCase) -> bool:
+    parsed = case.quantization
+    return parsed is not None and parsed.method == METHOD_MODELOPT and case.census.mtp is not None
+
+
 _NEEDS: dict[str, Callable[[ModelCase], bool]] = {
     "any weights": lambda case: True,
     "suffixed markers": lambda case: bool(find_marker_suffix(case.folder)),
@@ -28,6 +39,8 @@ _NEEDS: dict[str, Callable[[ModelCase], bool]] = {
         name.endswith("eh_proj.weight") and form != BF16 for name, form in case.census.forms.items()
     ),
     "weight-only NVFP4 experts": _weight_only_experts,
+    "weight-only FP8 weights": _weight_only_fp8,
+    "ModelOpt's layout with a draft layer": _modelopt_with_drafts,
     "renamed tensors": lambda case: any(inner_name(name) for name in case.census.unexpected),
 }
 
