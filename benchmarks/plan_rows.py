@@ -28,10 +28,13 @@ _DEVICE_WORDS = {
     "H100": "h100",
     "RTX PRO 6000": "rtx-pro-6000",
 }
-# Where a row states no acceptance: that of depth 1 is the middle of what Hy3 rows state, a later
-# draft holds in three of ten cases on Hy3 (position 2 of 0.2 after 0.69), as often as the first
-# on models that were trained for depth.
+# Where neither a row nor another of its source and model states an acceptance: that of depth 1 is
+# the middle of what Hy3 rows state, a later draft holds in three of ten cases on Hy3 (position 2 of
+# 0.2 after 0.69), as often as the first on models that were trained for depth.
 _FIRST_ACCEPTANCE = 0.65
+# The lowest and the highest first acceptance that anybody published for Hy3: vLLM's own test on a
+# B200, and GSM8K on a B300 (https://huggingface.co/kodelow/Hy3-NVFP4-W4A16).
+_ACCEPTANCE_RANGE = (0.467, 0.834)
 _HY3_LATER = 0.29
 _SOCKET_COLLECTIVE_S = 209e-6  # NCCL over sockets, 4 KB: https://github.com/KI-KUBE/dgxarley
 _DEFAULT_CONTEXT = 1000  # tokens, where a row states no lengths
@@ -51,11 +54,13 @@ class Row:
     states_lengths: bool
     is_hy3: bool
     engine: str
+    scenario: str  # of the source's own prompts, where it names several
+    gained_range: tuple[float, float]  # tokens a step, by what can be known of the acceptance
 
     @property
     def pair_key(self) -> tuple[Any, ...]:
-        """Rows of equal keys ran the same model on the same machine and engine."""
-        return (self.source, self.shape.name, self.engine, self.hardware)
+        """Rows of equal keys ran the same model on the same machine, engine and prompts."""
+        return (self.source, self.shape.name, self.engine, self.hardware, self.scenario)
 
 
 def read_rows() -> tuple[list[Row], dict[str, str]]:
@@ -63,12 +68,13 @@ def read_rows() -> tuple[list[Row], dict[str, str]]:
     architectures = tomllib.loads((DATA / "architectures.toml").read_text(encoding="utf-8"))
     rows, excluded = [], {}
     with (DATA / "measured.csv").open(newline="", encoding="utf-8") as file:
-        for raw in csv.DictReader(file):
-            reason = exclusion(raw, architectures)
-            if reason:
-                excluded[raw["id"]] = reason
-            else:
-                rows.append(_row(raw, architectures))
+        table = list(csv.DictReader(file))
+    for raw in table:
+        reason = exclusion(raw, architectures)
+        if reason:
+            excluded[raw["id"]] = reason
+        else:
+            rows.append(_row(raw, architectures, _stated_beside(raw, table)))
     return [*rows, *own_rows()], excluded
 
 
@@ -113,6 +119,8 @@ def own_rows() -> list[Row]:
                     states_lengths=True,
                     is_hy3=True,
                     engine=VLLM,
+                    scenario="",
+                    gained_range=(1.0, 1.0),
                 )
             )
     return rows
@@ -182,13 +190,34 @@ def bytes_per_parameter(quant: str, model: str) -> tuple[float, float]:
     return 0.5625, 0.5625
 
 
-def _row(raw: dict[str, str], architectures: dict[str, Any]) -> Row:
+def _stated_beside(raw: dict[str, str], table: list[dict[str, str]]) -> float | None:
+    """The first acceptance that other rows of the source state for the model, on average."""
+    word = "Hy3" if "Hy3" in raw["model"] else raw["model"]
+    found = [
+        first
+        for other in table
+        if other["source"] == raw["source"] and word in other["model"]
+        if (first := _stated_first(other)) is not None
+    ]
+    return sum(found) / len(found) if found else None
+
+
+def _stated_first(raw: dict[str, str]) -> float | None:
+    """Acceptance of the first draft, where the row says it."""
+    stated = raw["acceptance"]
+    if spread := re.match(r"(?:pos1 )?(0\.\d+)-(0\.\d+)", stated):
+        return (float(spread[1]) + float(spread[2])) / 2
+    single = re.match(r"~?(0\.\d+)", stated)
+    return float(single[1]) if single else None
+
+
+def _row(raw: dict[str, str], architectures: dict[str, Any], beside: float | None) -> Row:
     name = _architecture(raw["model"], architectures)
     assert name is not None
     routed, others = bytes_per_parameter(raw["quant"], raw["model"])
     shape = build_shape(name, architectures[name], routed, others)
     hardware = Hardware(_device(raw), int(raw["nodes"]), int(raw["gpus"]) // int(raw["nodes"]))
-    acceptance = _acceptance(raw)
+    acceptance, ends = _acceptance(raw, beside)
     settings = Settings(
         engine=SGLANG if raw["engine"].startswith("SGLang") else VLLM,
         tensor_parallel=int(raw["tp"]),
@@ -196,6 +225,7 @@ def _row(raw: dict[str, str], architectures: dict[str, Any]) -> Row:
         concurrency=int(raw["concurrency"]),
         draft_depth=len(acceptance),
         graphs=raw["graphs"] != "eager",
+        expert_parallel="EP on" in raw["notes"] and int(raw["tp"]) > 1,
     )
     lengths = [int(raw[key]) for key in ("prompt_tokens", "output_tokens") if raw[key]]
     aggregate = float(raw["tok_s_agg"] or 0) / settings.concurrency
@@ -210,6 +240,8 @@ def _row(raw: dict[str, str], architectures: dict[str, Any]) -> Row:
         states_lengths=bool(lengths),
         is_hy3=name == "Hy3",
         engine=raw["engine"],
+        gained_range=(tokens_per_step(settings, ends[0]), tokens_per_step(settings, ends[1])),
+        scenario=scenario[0] if (scenario := re.match(r"s\d\b", raw["notes"])) else "",
     )
 
 
@@ -228,23 +260,33 @@ def _device(raw: dict[str, str]) -> Device:
     return device
 
 
-def _acceptance(raw: dict[str, str]) -> tuple[float, ...]:
-    """Conditional acceptance for each draft of the stated depth."""
+Acceptances = tuple[float, ...]
+
+
+def _acceptance(
+    raw: dict[str, str], beside: float | None
+) -> tuple[Acceptances, tuple[Acceptances, Acceptances]]:
+    """Conditional acceptance for each draft of the stated depth; and the least and most it may be.
+
+    Args:
+        beside: of the first draft, as other rows of the source state it
+    """
     if raw["spec"] not in ("mtp", "nextn"):
-        return ()
+        return (), ((), ())
     depth = int(raw["spec_k"] or 1)
-    stated = raw["acceptance"]
-    first, later = _FIRST_ACCEPTANCE, _HY3_LATER if "Hy3" in raw["model"] else _FIRST_ACCEPTANCE
-    spread = re.search(r"(?:pos1 )?(0\.\d+)-(0\.\d+)", stated)
-    single = re.match(r"0\.\d+", stated)
-    length = re.match(r"accept_len (\d+\.\d+)", stated)
-    if spread:
-        first = (float(spread[1]) + float(spread[2])) / 2
-    elif length:
-        first = later = _rate_of_length(float(length[1]), depth)
-    elif single:
-        first = float(single[0])
-    return (first, *(later,) * (depth - 1))
+    if length := re.match(r"accept_len (\d+\.\d+)", raw["acceptance"]):
+        rates = (_rate_of_length(float(length[1]), depth),) * depth
+        return rates, (rates, rates)
+
+    def all_drafts(first: float) -> Acceptances:
+        later = _HY3_LATER if "Hy3" in raw["model"] else first
+        return (first, *(later,) * (depth - 1))
+
+    first = _stated_first(raw) or beside
+    if first is None:
+        low, high = _ACCEPTANCE_RANGE
+        return all_drafts(_FIRST_ACCEPTANCE), (all_drafts(low), all_drafts(high))
+    return all_drafts(first), (all_drafts(first), all_drafts(first))
 
 
 def _rate_of_length(length: float, depth: int) -> float:

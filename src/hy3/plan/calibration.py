@@ -27,6 +27,7 @@ class Calibration:
     rows: int  # that it was fitted on
     sources: int
     confidence: str  # what a reader must know before trusting it
+    draft_floor_s: float  # a draft beside its bytes, the same for all kinds and modes
 
 
 def load_calibrations() -> dict[tuple[str, str], Calibration]:
@@ -36,9 +37,12 @@ def load_calibrations() -> dict[tuple[str, str], Calibration]:
 
 
 def parse_calibrations(tables: dict[str, Any]) -> dict[tuple[str, str], Calibration]:
-    """From the parsed file: kind -> mode -> constants."""
+    """From the parsed file: kind -> mode -> constants, and one floor of drafts for all."""
     found = {}
+    draft_floor_s = tables["drafts"]["floor_ms"] / 1e3
     for kind, modes in tables.items():
+        if kind == "drafts":
+            continue
         for mode, entry in modes.items():
             found[kind, mode] = Calibration(
                 kind=kind,
@@ -50,5 +54,6 @@ def parse_calibrations(tables: dict[str, Any]) -> dict[tuple[str, str], Calibrat
                 rows=entry["rows"],
                 sources=entry["sources"],
                 confidence=entry["confidence"],
+                draft_floor_s=draft_floor_s,
             )
     return found

@@ -9,7 +9,7 @@ draft, widen the verifying step to depth + 1 tokens a sequence, and cost a floor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import comb, prod
 
 from hy3.hardware.device import Hardware
 from hy3.plan.calibration import EAGER, GRAPHS, Calibration
@@ -17,9 +17,6 @@ from hy3.plan.model_shape import LOOKED_UP, ROUTED, ModelShape, WeightClass
 from hy3.plan.settings import Settings
 from hy3.plan.sharding import kv_rank_bytes, rank_bytes
 
-# A draft beside its bytes. Of 0 to 4 ms, the value whose predictions of unseen sources come nearest
-# to the rows with drafts in benchmarks/data/measured.csv, on every kind of device together.
-_DRAFT_FLOOR_S = 0.002
 # Share of the tensor cores' dense BF16 peak that prefill reached: 0.22 and 0.29 on an H200 with
 # vLLM 0.26 (Hy-MT2-30B and Hy3 dimensions, 8000 tokens). The interval doubles and halves it.
 _PREFILL_EFFICIENCY = 0.25
@@ -67,6 +64,19 @@ def distinct_experts(experts: int, experts_per_token: int, tokens: int) -> float
     return experts * (1 - (1 - experts_per_token / experts) ** tokens)
 
 
+def fullest_share(things: int, ranks: int) -> float:
+    """Expected number on the fullest rank when each thing lies on any of them.
+
+    The ranks are taken as independent, which is 6 % too low at the most for 8 things on 2 to 8
+    ranks: the sum over n of the chance that some rank has more than n.
+    """
+    share, expected, below = 1 / ranks, 0.0, 0.0
+    for count in range(things):
+        below += comb(things, count) * share**count * (1 - share) ** (things - count)
+        expected += 1 - min(below, 1.0) ** ranks
+    return expected
+
+
 def tokens_per_step(settings: Settings, acceptance: tuple[float, ...]) -> float:
     """Tokens that a sequence gains in a step: the model's own and the drafts that hold."""
     depth = settings.draft_depth
@@ -98,7 +108,9 @@ def predict_decode(
     terms.append(TimeTerm("step floor", floor, reason))
     if settings.draft_depth:
         reason = f"launch and sampling of the drafter, {settings.draft_depth} times"
-        terms.append(TimeTerm("draft floor", settings.draft_depth * _DRAFT_FLOOR_S, reason))
+        terms.append(
+            TimeTerm("draft floor", settings.draft_depth * calibration.draft_floor_s, reason)
+        )
     gained = tokens_per_step(settings, workload.acceptance)
     return Prediction(
         terms=tuple(terms),
@@ -170,6 +182,10 @@ def _read_bytes(each: WeightClass, shape: ModelShape, settings: Settings, tokens
     if each.name != ROUTED:
         return whole
     used = distinct_experts(shape.experts, shape.experts_per_token, tokens)
+    if settings.expert_parallel:
+        # Whole experts on each rank, and all wait for the rank with most of those in use.
+        busiest = fullest_share(round(used), settings.tensor_parallel)
+        return whole * settings.tensor_parallel * busiest / shape.experts
     return whole * used / shape.experts
 
 
