@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import typer
@@ -21,17 +20,18 @@ def command(
 ) -> None:
     """Send a checkpoint over the fabric with rsync and check every hash where it arrives."""
     from hy3.cli.model_folder import model_folder
+    from hy3.cli.words import command_words
     from hy3.deploy.copy import copy, files_to_send
     from hy3.nodes.node import Node, parse_names
     from hy3.units import format_bytes, format_seconds
 
     output = Output(json_output, quiet)
     source = Path(model_folder(folder)).resolve()
-    names = parse_names(nodes)
+    names, program = parse_names(nodes), command_words(ssh, "--ssh")
     total = sum(each.size_bytes for each in files_to_send(source).values())
     results = []
     for name in names:
-        node = Node(name, tuple(shlex.split(ssh)))
+        node = Node(name, program)
         with output.progress(f"copy to {name}", total) as advance:
             done = copy(source, node, to or str(source), streams, advance)
         rate = format_bytes(round(done.sent_bytes / max(done.seconds, 1e-3)))

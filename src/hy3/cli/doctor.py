@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -48,12 +47,13 @@ def command(
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Look for known problems: every check with its evidence and what to do. Changes nothing."""
+    from hy3.cli.words import command_words
     from hy3.doctor.checks.nodes import fact_table
     from hy3.doctor.survey import Trials, look
 
     output = Output(json_output, quiet)
     request = _request(nodes, model, engine, dry_load)
-    pair, python = _pair(fabric, request.nodes), _words(engine_python)
+    pair, python = _pair(fabric, request.nodes), command_words(engine_python, "--engine-python")
     trials = Trials(python, watch, gpu_load, dry_load, pair, mtu)
     if nodes or trials != Trials(python, mtu=mtu):
         output.status("looking; a machine that does not answer is given two minutes")
@@ -103,17 +103,6 @@ def _pair(fabric: str | None, nodes: Sequence[str]) -> tuple[str, str] | None:
             where="--fabric",
         )
     return addresses[0], addresses[1]
-
-
-def _words(command: str) -> tuple[str, ...]:
-    """What starts a Python, as a shell would take it apart."""
-    try:
-        words = tuple(shlex.split(command))
-    except ValueError as error:
-        raise InputError(f"cannot be read ({error})", "quote it", "--engine-python") from error
-    if not words:
-        raise InputError("is empty", "name a Python, as python3", "--engine-python")
-    return words
 
 
 def _print_facts(output: Output, facts: dict[str, dict[str, str]]) -> None:

@@ -3,7 +3,9 @@
 A script by itself: the engine's own Python runs it on each node, with NCCL where there are GPUs and
 gloo where there are none, so that what is tested is what will serve. It imports nothing of hy3.
 
-    python all_reduce.py RANK MASTER_ADDRESS PORT [TIMEOUT_SECONDS]
+    python all_reduce.py RANK MASTER_ADDRESS PORT TIMEOUT_SECONDS [INTERFACE]
+
+INTERFACE is the one that carries this rank's address; without it each library chooses for itself.
 
 Rank 0 prints what NCCL says of its network, then one line of JSON: the backend, and for each size
 the median time and whether the sums were right.
@@ -52,9 +54,12 @@ def _wait(device: str) -> None:
 
 def main() -> None:
     rank, address, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 60.0
+    seconds = float(sys.argv[4])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     backend = "nccl" if device == "cuda" else "gloo"
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        if len(sys.argv) > 5:
+            os.environ.setdefault(variable, sys.argv[5])
     os.environ.setdefault("NCCL_DEBUG", "INFO")
     os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,NET")
     dist.init_process_group(

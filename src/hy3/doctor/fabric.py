@@ -15,7 +15,7 @@ from importlib import resources
 from hy3.doctor.check import Check, Finding, clean, inconclusive, problem
 from hy3.doctor.host import Host
 from hy3.doctor.links import way_of
-from hy3.doctor.ports import ports
+from hy3.doctor.ports import addresses, ports
 
 _IP_AND_ICMP_BYTES = 28
 _PINGS = 5
@@ -38,6 +38,15 @@ class Fabric:
     def rdma(self) -> int:
         """RDMA adapters with link and address, on the node that has fewer."""
         return min(sum(port.usable for port in ports(host)) for host in self.hosts)
+
+    @property
+    def interfaces(self) -> tuple[str, str]:
+        """Those that carry the two addresses; empty where a node shows none that does."""
+        first, second = (
+            next((name for name, each in addresses(host).items() if address in each), "")
+            for host, address in zip(self.hosts, self.addresses, strict=True)
+        )
+        return first, second
 
     def runner(self, index: int) -> Runner:
         """Runs on one of the two."""
@@ -120,6 +129,7 @@ def run_all_reduce(
     port: int,
     timeout_s: float = 120,
     rdma: int = 0,
+    interfaces: tuple[str, str] = ("", ""),
 ) -> Finding:
     """Start both ranks and judge what rank 0 prints.
 
@@ -128,16 +138,19 @@ def run_all_reduce(
         follower: the same on the second
         address: the first node's on the fabric
         rdma: adapters that could be used on both nodes
+        interfaces: those that carry the two addresses; where empty, each library chooses
     """
     script = all_reduce_script().encode()
     ranks = [
         subprocess.Popen(
-            [*command, "-", str(rank), address, str(port), str(timeout_s / 2)],
+            [*command, "-", str(rank), address, str(port), str(timeout_s / 2), *interface.split()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        for rank, command in enumerate((leader, follower))
+        for rank, (command, interface) in enumerate(
+            zip((leader, follower), interfaces, strict=True)
+        )
     ]
     try:
         for process in reversed(ranks):
@@ -221,7 +234,12 @@ FABRIC_CHECKS: tuple[Check[Fabric], ...] = (
         "Two ranks cannot move data, or move it slowly",
         "https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/3",
         lambda fabric: run_all_reduce(
-            fabric.rank(0), fabric.rank(1), fabric.addresses[0], fabric.port, rdma=fabric.rdma
+            fabric.rank(0),
+            fabric.rank(1),
+            fabric.addresses[0],
+            fabric.port,
+            rdma=fabric.rdma,
+            interfaces=fabric.interfaces,
         ),
     ),
 )

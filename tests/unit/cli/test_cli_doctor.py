@@ -175,7 +175,7 @@ def test_a_folder_without_a_checkpoint(planted, tmp_path):
     ("options", "words"),
     [
         (["--fabric", "10.0.0.1,10.0.0.2"], "2 addresses are given for 0 nodes"),
-        (["--engine-python", "docker 'run"], "--engine-python: cannot be read"),
+        (["--engine-python", "docker 'run"], "--engine-python: cannot be read as a command"),
         (["--engine-python", ""], "--engine-python: is empty"),
         (["--dry-load"], "--dry-load: what an engine must be able to do"),
     ],
