@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -123,14 +122,52 @@ def test_drafts_need_an_mtp_layer(hy3: ModelShape) -> None:
     assert plan.settings.draft_depth == 0
 
 
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scripts can be imported."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+@pytest.mark.usefixtures("benchmarks")
+def test_rows_take_what_they_state_and_no_more() -> None:
+    from plan_rows import read_rows
+
+    rows = {row.identity: row for row in read_rows()[0]}
+    # One source, two prompts: no pair. EP is said in the notes.
+    assert (rows["13"].scenario, rows["19"].scenario) == ("s1", "s3")
+    assert rows["13"].pair_key != rows["19"].pair_key
+    assert rows["13"].settings.expert_parallel and not rows["42"].settings.expert_parallel
+    # Stated by itself; by another row of its source; by nobody.
+    assert rows["44"].workload.acceptance == (0.576,)
+    assert rows["45"].workload.acceptance[0] == pytest.approx((0.576 + 0.577) / 2, abs=1e-3)
+    assert rows["65"].workload.acceptance == (0.65, 0.65, 0.65)
+    assert rows["44"].gained_range == (1.576, 1.576)
+    assert rows["78"].gained_range == (1.467, 1.834)
+
+
+@pytest.mark.usefixtures("benchmarks")
+def test_an_unknown_acceptance_is_told_apart_only_at_both_ends() -> None:
+    from plan_accuracy import Judged, compare_pairs
+    from plan_rows import read_rows
+
+    rows = {row.identity: row for row in read_rows()[0]}
+    plain, drafting = rows["72"], rows["78"]  # predicted 1.65 times as many tokens a step
+
+    def answer(speed: float) -> str:
+        judged = [Judged(plain, 20.0, 0, 0), Judged(drafting, speed, 0, 0)]
+        return compare_pairs(judged)[0]["answer"]
+
+    assert answer(15.0) == "right"  # at most 15 x 1.834 / 1.65 = 16.7 against 20
+    assert answer(18.5) == "cannot tell"  # up to 20.6
+    assert answer(24.0) == "wrong"  # 21.3 even at the least
+
+
+@pytest.mark.usefixtures("benchmarks")
 def test_constants_are_what_the_rows_give() -> None:
     """The table is written by the benchmark; an edit by hand shows here."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        from plan_accuracy import SPEED, prepare, speed_toml, written_draft_floor
-        from plan_rows import read_rows
-    finally:
-        sys.path.pop(0)
+    from plan_accuracy import SPEED, prepare, speed_toml, written_draft_floor
+    from plan_rows import read_rows
+
     rows = [prepare(row) for row in read_rows()[0]]
     assert SPEED.read_text(encoding="utf-8") == speed_toml(rows, written_draft_floor())
 
