@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hy3.doctor.check import Check
 from hy3.doctor.engine_matrix import features, nccl_floor
+from hy3.doctor.links import load_links
 from hy3.doctor.registry import (
     BETWEEN_NODES,
     DRY_LOAD_CHECKS,
@@ -76,6 +77,17 @@ def engines_table() -> Iterator[str]:
     yield f"| `nccl-too-old` | graphs across machines deadlock | {needs} | - | - | |"
 
 
+def links_table() -> Iterator[str]:
+    """One row for each way that data can go."""
+    yield "| way | 8 kB: usual, worst | 64 MB: usual, worst | sources |"
+    yield "|---|---|---|---|"
+    for each in load_links():
+        small = f"{each.usual_small_us:g}, {each.worst_small_us:g} us"
+        large = f"{each.usual_large_gb_s:g}, {each.worst_large_gb_s:g} GB/s"
+        sources = f"8 kB: {each.sources['small']}; 64 MB: {each.sources['large']}"
+        yield f"| {each.label} | {small} | {large} | {sources} |"
+
+
 def problems_table(hy3: bool) -> Iterator[str]:
     """One row for each problem, of Hy3 itself or of any model."""
     yield "| | problem | answered by | |"
@@ -92,6 +104,7 @@ def page() -> str:
     text = PAGE.read_text(encoding="utf-8")
     tables = {
         "checks": checks_table,
+        "links": links_table,
         "engines": engines_table,
         "hy3": partial(problems_table, True),
         "any": partial(problems_table, False),
