@@ -16,6 +16,7 @@ from torch import Tensor
 from support.quantized import write_index
 
 FP4_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+SCALES = ("weight_scale", "weight_scale_inv")
 Parts = dict[str, Tensor]  # suffix of the module -> tensor
 Encode = Callable[[Tensor], Parts]
 
@@ -27,8 +28,8 @@ def fp8_tensor(weight: Tensor) -> Parts:
     return {"weight": codes, "weight_scale": scale, "input_scale": torch.tensor([0.02])}
 
 
-def fp8_block(weight: Tensor, size: int = 128) -> Parts:
-    """As compressed-tensors: a scale for each block of 128 x 128, those at the edges cut."""
+def fp8_block_inv(weight: Tensor, size: int = 128) -> Parts:
+    """As DeepSeek: a scale for each block of 128 x 128, those at the edges cut."""
     codes = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
     down, across = (-(-length // size) for length in weight.shape)
     scales = torch.empty(down, across)
@@ -37,7 +38,7 @@ def fp8_block(weight: Tensor, size: int = 128) -> Parts:
             place = np.s_[i * size : (i + 1) * size, j * size : (j + 1) * size]
             scales[i, j] = weight[place].abs().max() / 448
             codes[place] = (weight[place] / scales[i, j]).to(torch.float8_e4m3fn)
-    return {"weight": codes, "weight_scale": scales}
+    return {"weight": codes, "weight_scale_inv": scales}
 
 
 def _nvfp4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,7 +65,7 @@ def modelopt_nvfp4(weight: Tensor) -> Parts:
 
 def decode_parts(parts: Parts) -> Tensor:
     """BF16 of the parts of one weight, by plain torch in fp32, rounded once."""
-    scale = parts["weight_scale"].float()
+    (scale,) = (parts[name].float() for name in SCALES if name in parts)
     if "weight_packed" not in parts and parts["weight"].dtype != torch.uint8:
         codes = parts["weight"].float()
         if scale.numel() > 1:

@@ -2,7 +2,8 @@
 
 Both see modules under names of their own, some of them fused, and match patterns by rules that
 differ in small ways; a config that one engine accepts can make the other fail or compute garbage.
-The first rules are those for compressed-tensors, the last two those for ModelOpt's wildcards.
+The first rules are those for compressed-tensors, the last two those for ModelOpt's wildcards;
+``fp8_rules`` has those of the method that the engines call fp8.
 Sources: vLLM 0.32/0.33 and SGLang 0.5.23, their quantization and hy_v3 code.
 """
 
@@ -87,7 +88,7 @@ def vllm_ignores(prefix: str, ignore: Iterable[str]) -> bool:
     ignore = tuple(ignore)
     if _matches_any(prefix, ignore):
         return True
-    ignored = [_matches_any(shard, ignore) for shard in _shards(prefix)]
+    ignored = [_matches_any(shard, ignore) for shard in shards_of(prefix)]
     if any(ignored) and not all(ignored):
         raise RuleConflict(f"ignore covers some but not all shards of {prefix}")
     return bool(ignored) and all(ignored)
@@ -99,7 +100,7 @@ def vllm_target(prefix: str, targets: Iterable[str]) -> str | None:
     direct = _first_match(prefix, targets)
     if direct is not None:
         return direct
-    matches = [_first_match(shard, targets) for shard in _shards(prefix)]
+    matches = [_first_match(shard, targets) for shard in shards_of(prefix)]
     if matches and None not in matches:
         return matches[0]
     return _class_target(prefix, targets)
@@ -132,7 +133,7 @@ def vllm_excludes(prefix: str, wildcards: Iterable[str]) -> bool:
     wildcards = tuple(wildcards)
     expert = _EXPERT.fullmatch(prefix)
     prefix = expert[1] if expert else prefix
-    named = [shard in wildcards for shard in _shards(prefix)]
+    named = [shard in wildcards for shard in shards_of(prefix)]
     if any(named) and not all(named) and prefix not in wildcards:
         raise RuleConflict(f"the list excludes some but not all shards of {prefix}")
     return (bool(named) and all(named)) or any(
@@ -148,7 +149,8 @@ def sglang_excludes(prefix: str, wildcards: Iterable[str]) -> bool:
     return any(fnmatchcase(name, wildcard) for wildcard in wildcards for name in names)
 
 
-def _shards(prefix: str) -> list[str]:
+def shards_of(prefix: str) -> list[str]:
+    """The linears that a fused one is made of; none for another."""
     head, _, last = prefix.rpartition(".")
     return [f"{head}.{shard}" for shard in FUSED_SHARDS.get(last, ())]
 

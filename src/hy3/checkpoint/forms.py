@@ -1,7 +1,7 @@
 """In which form a checkpoint stores a weight, read from its tensors, not from its config.
 
-A form says which tensors stand for the expected weight ``P.weight`` [out, in]. The three FP8
-forms differ in what one scale is for: a row, a block of 128 x 128, or the whole matrix.
+A form says which tensors stand for the expected weight ``P.weight`` [out, in]. The FP8 forms
+differ in what one scale is for (a row, a block of 128 x 128, the whole matrix) and in its name.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from hy3.checkpoint.names import GROUP_SIZE, module_of
 
 BF16, NVFP4, MODELOPT_NVFP4 = "bf16", "nvfp4", "modelopt-nvfp4"
 FP8, FP8_BLOCK, FP8_TENSOR = "fp8", "fp8-block", "fp8-tensor"
+FP8_BLOCK_INV = "fp8-block-inv"  # blocks whose scales have DeepSeek's name, weight_scale_inv
 NVFP4_FORMS = (NVFP4, MODELOPT_NVFP4)
-FP8_FORMS = (FP8, FP8_BLOCK, FP8_TENSOR)
+FP8_FORMS = (FP8, FP8_BLOCK, FP8_TENSOR, FP8_BLOCK_INV)
+_BLOCK_FORMS = (FP8_BLOCK, FP8_BLOCK_INV)
 BLOCK_SIZE = 128
 # form -> what people call it
 FORMAT_NAMES = {
@@ -24,6 +26,7 @@ FORMAT_NAMES = {
     FP8: "FP8",
     FP8_BLOCK: "FP8 (128 x 128)",
     FP8_TENSOR: "FP8 (tensor)",
+    FP8_BLOCK_INV: "FP8 (128 x 128)",
 }
 INPUT_SCALES = ("input_global_scale", "input_scale")  # of activations: only in W4A4 and FP8 files
 TENSOR_SCALES = ("weight_global_scale", "weight_scale_2")  # a divisor, ModelOpt's multiplier
@@ -61,6 +64,8 @@ def form_of(spec: TensorSpec, find: Callable[[str], TensorInfo | None]) -> str:
     if find(f"{module}.weight_packed") or (not stored and scale):
         return NVFP4
     if stored and stored.dtype == "F8_E4M3":
+        if find(f"{module}.weight_scale_inv"):
+            return FP8_BLOCK_INV
         return _fp8_form(spec.shape, scale)
     return MODELOPT_NVFP4 if stored and stored.dtype == "U8" else BF16
 
@@ -72,7 +77,9 @@ def _fp8_form(shape: Shape, scale: TensorInfo | None) -> str:
 
 def tile_of(shape: Shape, form: str) -> tuple[int, int]:
     """Rows and columns of a matrix that share one scale of an FP8 form."""
-    return {FP8: (1, shape[1]), FP8_BLOCK: (BLOCK_SIZE, BLOCK_SIZE)}.get(form, (shape[0], shape[1]))
+    if form in _BLOCK_FORMS:
+        return BLOCK_SIZE, BLOCK_SIZE
+    return (1 if form == FP8 else shape[0]), shape[1]
 
 
 def _fp8_scale_shapes(shape: Shape, form: str) -> tuple[Shape, ...]:
@@ -80,7 +87,7 @@ def _fp8_scale_shapes(shape: Shape, form: str) -> tuple[Shape, ...]:
     rows, columns = shape
     if form == FP8:
         return (rows, 1), (rows,)
-    if form == FP8_BLOCK:
+    if form in _BLOCK_FORMS:
         down, across = -(-rows // BLOCK_SIZE), -(-columns // BLOCK_SIZE)
         return (down, across), (down, 1, across, 1)
     return (1,), ()
@@ -94,9 +101,10 @@ def parts_of(spec: TensorSpec, form: str) -> list[Part]:
     rows, columns = spec.shape
     if form in FP8_FORMS:
         shapes = _fp8_scale_shapes(spec.shape, form)
+        scale = "weight_scale_inv" if form == FP8_BLOCK_INV else "weight_scale"
         return [
             Part(f"{module}.weight", ("F8_E4M3",), (spec.shape,)),
-            Part(f"{module}.weight_scale", ("F32", "BF16"), shapes),
+            Part(f"{module}.{scale}", ("F32", "BF16"), shapes),
         ]
     assert form in NVFP4_FORMS, form
     codes, tensor_scale = {

@@ -1,8 +1,8 @@
 """``QuantizationConfig``: the ``quantization_config`` of config.json as the engines read it.
 
-compressed-tensors and ModelOpt; what either means for one module depends on the engine, so there
-is a question for each. The bytes of a checkpoint are described by its tensors, not by this;
-``scheme_writer`` writes it.
+compressed-tensors, ModelOpt and the engines' own ``fp8``; what any means for one module depends on
+the engine, so there is a question for each. The bytes of a checkpoint are described by its tensors,
+not by this; ``scheme_writer`` writes it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from hy3.checkpoint.engine_rules import (
     vllm_ignores,
     vllm_target,
 )
-from hy3.checkpoint.forms import FP8, FP8_BLOCK, FP8_TENSOR
+from hy3.checkpoint.forms import BLOCK_SIZE, FP8, FP8_BLOCK, FP8_BLOCK_INV, FP8_TENSOR
+from hy3.checkpoint.fp8_rules import sglang_skips, vllm_skips
 from hy3.checkpoint.patterns import BadPatternError, check_pattern
 from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 METHOD_COMPRESSED_TENSORS = "compressed-tensors"
 METHOD_MODELOPT = "modelopt"
+METHOD_FP8 = "fp8"
+METHODS = (METHOD_COMPRESSED_TENSORS, METHOD_MODELOPT, METHOD_FP8)
+ACTIVATION_SCHEMES = ("static", "dynamic")
 _MODELOPT_FP8 = {"FP8_PER_CHANNEL_PER_TOKEN": FP8, "FP8_PB_WO": FP8_BLOCK}
 
 
@@ -41,10 +45,11 @@ class Group:
 class QuantizationConfig:
     """What the config claims; ``ignore`` wins over the targets of every group."""
 
-    method: str  # METHOD_COMPRESSED_TENSORS or METHOD_MODELOPT
+    method: str  # of METHODS
     groups: tuple[Group, ...]
     ignore: tuple[str, ...]
     kv_cache_fp8: bool
+    static_activations: bool = False  # whether METHOD_FP8 wants their scales stored
 
     def vllm_scheme(self, prefix: str) -> str | None:
         """The scheme vLLM gives to the module it calls ``prefix``; None leaves it in BF16.
@@ -54,6 +59,8 @@ class QuantizationConfig:
         """
         if self.method == METHOD_MODELOPT:
             return None if vllm_excludes(prefix, self.ignore) else self.groups[0].scheme
+        if self.method == METHOD_FP8:
+            return None if vllm_skips(prefix, self.ignore) else self.groups[0].scheme
         if vllm_ignores(prefix, self.ignore):
             return None
         return self._scheme_of(vllm_target(prefix, self._targets()))
@@ -66,6 +73,8 @@ class QuantizationConfig:
         """
         if self.method == METHOD_MODELOPT:
             return None if sglang_excludes(prefix, self.ignore) else self.groups[0].scheme
+        if self.method == METHOD_FP8:
+            return None if sglang_skips(prefix, self.ignore) else self.groups[0].scheme
         if sglang_ignores(prefix, self.ignore):
             return None
         return self._scheme_of(sglang_target(prefix, self._targets()))
@@ -99,10 +108,12 @@ def parse_quantization_config(
         return _parse_compressed_tensors(value, where)
     if method == METHOD_MODELOPT:
         return _parse_modelopt(value, where)
+    if method == METHOD_FP8:
+        return _parse_fp8(value, where)
     raise _fault(
         f"quant_method {shown(method)} is unknown",
         where,
-        hint="known are compressed-tensors and modelopt",
+        hint=f"known are {', '.join(METHODS)}",
     )
 
 
@@ -145,6 +156,26 @@ def _parse_modelopt(value: dict[str, Any], where: str) -> QuantizationConfig:
     group = Group(("Linear",), scheme, "A16" in algorithm)
     kv_cache = str(value.get("kv_cache_quant_algo", "")).upper() == "FP8"
     return QuantizationConfig(METHOD_MODELOPT, (group,), ignore, kv_cache)
+
+
+def _parse_fp8(value: dict[str, Any], where: str) -> QuantizationConfig:
+    """The engines quantize every linear that the list does not name, in blocks of a size if any."""
+    activations, block = value.get("activation_scheme"), value.get("weight_block_size")
+    if activations not in ACTIVATION_SCHEMES:
+        raise _fault(f"activation_scheme {shown(activations)} is not static or dynamic", where)
+    if block is not None and (not isinstance(block, list) or len(block) != 2):
+        raise _fault(f"weight_block_size {shown(block)} is not two numbers", where)
+    if block is not None and activations != "dynamic":
+        raise _fault("weight_block_size needs the activation_scheme dynamic", where)
+    scheme = FP8_TENSOR
+    if block is not None:
+        scheme = FP8_BLOCK_INV if block == [BLOCK_SIZE, BLOCK_SIZE] else "other"
+    key = "ignored_layers" if value.get("ignored_layers") else "modules_to_not_convert"
+    ignore = _patterns(value.get(key) or [], key, where)
+    static = activations == "static"
+    return QuantizationConfig(
+        METHOD_FP8, (Group(("Linear",), scheme, False),), ignore, False, static
+    )
 
 
 def _patterns(value: Any, key: str, where: str) -> tuple[str, ...]:

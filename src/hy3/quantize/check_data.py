@@ -26,6 +26,7 @@ from hy3.quantize.progress import Advance
 from hy3.quantize.verdict import Check, judge, not_proved
 
 CHUNK_BYTES = 8 * 2**20
+_FP8_SCALES = (".weight_scale", ".weight_scale_inv")
 _TENSOR_SCALES = tuple(f".{suffix}" for suffix in TENSOR_SCALES)
 _SMALLEST_NORMAL_CODE = 8
 _E4M3_NAN = 0x7F
@@ -72,7 +73,7 @@ class _Looker:
     def __init__(self, info: TensorInfo) -> None:
         self.info = info
         self.is_group_scale = info.dtype == "F8_E4M3" and info.name.endswith(".weight_scale")
-        self.is_fp8_scale = not self.is_group_scale and info.name.endswith(".weight_scale")
+        self.is_fp8_scale = not self.is_group_scale and info.name.endswith(_FP8_SCALES)
         self.finite = self.positive = True
         self.counts = np.zeros(256, np.int64)  # of the codes of a group scale
         self.first: float | None = None

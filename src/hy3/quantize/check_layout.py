@@ -16,14 +16,16 @@ from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config
 from hy3.checkpoint.names import expected_tensors, inner_name, module_of, tensor_class
 from hy3.checkpoint.quantization_config import (
-    METHOD_COMPRESSED_TENSORS,
+    METHOD_FP8,
     METHOD_MODELOPT,
+    METHODS,
     QuantizationConfig,
     parse_quantization_config,
 )
 from hy3.checkpoint.scheme_writer import MODELOPT_FILE, quantization_config
 from hy3.errors import InputError
 from hy3.quantize.assignment import Assignment, assign
+from hy3.quantize.check_fp8_method import check_fp8_method
 from hy3.quantize.recipe import decode_rules
 from hy3.quantize.verdict import Check, judge, not_proved
 
@@ -131,7 +133,7 @@ def _check_engines(
     try:
         value = _quantization_value(folder, raw)
         method = value.get("quant_method") if isinstance(value, dict) else None
-        if value is not None and method not in (METHOD_COMPRESSED_TENSORS, METHOD_MODELOPT, None):
+        if value is not None and method not in (*METHODS, None):
             reason = f"the rules of quant_method {method!r} are not known here"
             yield from (not_proved(identity, reason) for identity in _ENGINES)
             return
@@ -166,6 +168,8 @@ def _check_scheme(
         return judge("scheme", notes, "the config is not what the recipe writes", "as written")
     if parsed is None:
         return Check("scheme", "pass", "nothing is quantized and no config says so")
+    if parsed.method == METHOD_FP8:
+        return check_fp8_method(parsed, checkpoint, census)
     if any(group.scheme == "nvfp4" and not group.weight_only for group in parsed.groups):
         bare = [
             name

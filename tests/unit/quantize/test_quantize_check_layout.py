@@ -121,7 +121,7 @@ def test_quantized_without_a_config(source, out):
 
 def test_unknown_method_is_not_proved_and_a_broken_config_fails(source, out):
     edit_config(
-        source, out, lambda config: config["quantization_config"].update(quant_method="fp8")
+        source, out, lambda config: config["quantization_config"].update(quant_method="awq")
     )
     unknown = {"scheme", "vllm_matching", "sglang_matching"}
     assert unknown <= statuses(verify(out), "not_proved")

@@ -19,8 +19,9 @@ from hy3.cli.app import app
 from hy3.errors import InputError
 from hy3.quantize.verify import verify
 from support.foreign_files import (
+    SCALES,
     compressed_nvfp4,
-    fp8_block,
+    fp8_block_inv,
     fp8_tensor,
     modelopt_nvfp4,
     write_foreign,
@@ -48,16 +49,21 @@ HY3_FP8 = {
     "ignored_layers": ["lm_head", "model.embed_tokens"],
     "kv_cache_scheme": "static",
 }
+FP8_BLOCKS = {
+    "quant_method": "fp8",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
+}
 COMPRESSED = {"quant_method": "compressed-tensors", "config_groups": {"group_0": NVFP4_GROUP}}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4", "ignore": ["*self_attn*"]}
 # name -> encoder, weights, quantization_config, scheme
 MAKERS = {
     "hy3-fp8": (fp8_tensor, LINEARS, HY3_FP8, "fp8-tensor"),
-    "fp8-block": (fp8_block, LINEARS, HY3_FP8, "fp8-block"),
+    "fp8-block": (fp8_block_inv, LINEARS, FP8_BLOCKS, "fp8-block-inv"),
     "modelopt": (modelopt_nvfp4, EXPERTS, MODELOPT, "modelopt-nvfp4-w4a16"),
     "compressed": (compressed_nvfp4, EXPERTS, COMPRESSED, "nvfp4-w4a16"),
 }
-TENSOR_SCALES = ("weight_global_scale", "weight_scale_2", "weight_scale")
+TENSOR_SCALES = ("weight_global_scale", "weight_scale_2", *SCALES)
 GATE = "model.layers.1.mlp.experts.0.gate_proj"
 
 
@@ -174,7 +180,8 @@ def test_a_damaged_scale_is_named(
     _, foreign, _ = made
     folder = tmp_path / "damaged"
     shutil.copytree(foreign, folder)
-    scale = f"{GATE}.weight_scale"
+    stored = tensors_of(folder)
+    scale = next(f"{GATE}.{each}" for each in SCALES if f"{GATE}.{each}" in stored)
     path = next(path for path in folder.glob("*.safetensors") if scale in load_file(path))
     value, named = load_file(path)[scale], scale
     if damage == "nan":
@@ -186,6 +193,7 @@ def test_a_damaged_scale_is_named(
     elif damage == "missing":
         tensors = load_file(path)
         del tensors[scale]
+        named = scale.removesuffix("_inv")  # nothing is left that tells the maker's name of it
         save_file(tensors, path)
         write_index(folder)
     else:
