@@ -18,6 +18,7 @@ from hy3.checkpoint.engine_rules import (
     vllm_ignores,
     vllm_target,
 )
+from hy3.checkpoint.fp8_rules import vllm_skips
 from hy3.checkpoint.model_config import parse_config
 from hy3.checkpoint.names import expected_tensors, module_of
 from support.real_models import HY3
@@ -110,3 +111,30 @@ def test_modelopt():
             prefix = module.partition(".0.")[0] if ".experts." in module else module
             expected = theirs(excluded, prefix, wildcards)
             assert ours(vllm_excludes, module, wildcards) == expected, (module, wildcards)
+
+
+def test_ignored_layers_of_the_method_fp8() -> None:
+    from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
+
+    chance = random.Random(2)
+    plain = [name for name in PATTERNS if not name.startswith("re:")]
+    layers = [f"{LAYER}.self_attn", f"{LAYER}.self_attn.o_proj", f"{LAYER}.mlp", "self_attn"]
+    experts = ["experts", "mlp.experts", f"{LAYER}.mlp.experts", f"{LAYER}.mlp.experts.0.up_proj"]
+    # The rest of MODULES is built without a quantization, which vLLM decides elsewhere.
+    asked = [
+        name for name in MODULES if name.rpartition(".")[2] not in ("gate", "eh_proj", "lm_head")
+    ]
+    for _ in range(ROUNDS):
+        ignored = chance.sample([*plain, *layers, *experts], chance.randint(0, 8))
+        for module in asked:
+            unit, is_expert, _ = module.partition(".mlp.experts.")
+            prefix = f"{unit}.mlp.experts" if is_expert else module
+            try:
+                theirs: object = is_layer_skipped(prefix, ignored, FUSED)
+            except ValueError:
+                theirs = "refused"
+            try:
+                ours: object = vllm_skips(module, ignored)
+            except RuleConflict:
+                ours = "refused"
+            assert ours == theirs, (module, ignored)
