@@ -79,9 +79,16 @@ def test_a_row_that_is_worse_than_plain_rounding(source, fp8):
 
 def test_a_weight_that_the_recipe_leaves_alone(source, fp8):
     """In the form of another recipe, with a config that agrees."""
-    change = rename(f"{O_PROJ}.weight_scale", f"{O_PROJ}.weight_scale_inv")
+    change = rename(f"{O_PROJ}.weight_scale", f"{O_PROJ}.weight_scales")
     rewrite(source, fp8, change)
     assert statuses(verify(fp8), "fail") == {"tensors"}
+
+
+def test_scales_of_rows_under_the_name_of_scales_of_blocks(source, fp8):
+    change = rename(f"{O_PROJ}.weight_scale", f"{O_PROJ}.weight_scale_inv")
+    rewrite(source, fp8, change)
+    failed = statuses(verify(fp8), "fail")
+    assert failed == {"dtypes", "recipe", "vllm_matching", "sglang_matching"}
 
 
 def test_activations_that_the_recipe_does_not_quantize(source, fp8):
