@@ -5,7 +5,7 @@
 Rates are per second of processor time of one thread; the best of the repetitions is the kernel's,
 the median is given beside it. ``torch`` does the same with its own operations in the same run:
 largest magnitudes, division and cast to encode, cast and product to decode; its encoder's codes are
-compared with ours, since only equal work makes a ratio. ``errors`` is what quantizing takes besides.
+compared with ours, since only equal work makes a ratio. ``errors`` is what quantizing adds.
 """
 
 from __future__ import annotations

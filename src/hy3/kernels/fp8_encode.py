@@ -50,25 +50,29 @@ def _encode_tiles(
     scales: NDArray[np.float32],
 ) -> None:
     rows, columns = bits.shape
-    patterns = np.empty(tile_columns, np.uint32)
+    patterns = np.empty(columns, np.uint32)
+    divisors = np.empty(columns, np.float32)  # the scale of each column in the tiles of a band
+    columnwise = np.empty(columns, np.uint16)
     for i in range(scales.shape[0]):
+        top, bottom = i * tile_rows, min((i + 1) * tile_rows, rows)
+        _largest_of_columns(bits[top:bottom], columnwise)
         for j in range(scales.shape[1]):
-            top, left = i * tile_rows, j * tile_columns
-            bottom, right = min(top + tile_rows, rows), min(left + tile_columns, columns)
-            scale = _scale(_largest(bits, top, bottom, left, right), patterns)
-            scales[i, j] = scale
-            for row in range(top, bottom):
-                _encode_row(bits[row, left:right], scale, patterns, codes[row, left:right])
+            left, right = j * tile_columns, min((j + 1) * tile_columns, columns)
+            largest = np.uint16(0)
+            for column in range(left, right):
+                largest = max(largest, columnwise[column])
+            scales[i, j] = _scale(largest, patterns)
+            divisors[left:right] = scales[i, j]
+        for row in range(top, bottom):
+            _encode_row(bits[row], divisors, patterns, codes[row])
 
 
 @njit(cache=True, nogil=True)
-def _largest(bits: NDArray[np.uint16], top: int, bottom: int, left: int, right: int) -> np.uint16:
-    largest = np.uint16(0)
-    for row in range(top, bottom):
-        for column in range(left, right):
-            magnitude = bits[row, column] & np.uint16(0x7FFF)
-            largest = magnitude if magnitude > largest else largest
-    return largest
+def _largest_of_columns(bits: NDArray[np.uint16], largest: NDArray[np.uint16]) -> None:
+    largest[:] = 0
+    for row in range(bits.shape[0]):
+        for column in range(largest.size):
+            largest[column] = max(largest[column], bits[row, column] & np.uint16(0x7FFF))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -82,16 +86,16 @@ def _scale(largest: np.uint16, patterns: NDArray[np.uint32]) -> np.float32:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _encode_row(
     bits: NDArray[np.uint16],
-    scale: np.float32,
+    divisors: NDArray[np.float32],
     patterns: NDArray[np.uint32],
     codes: NDArray[np.uint8],
 ) -> None:
-    """Loops without branches, so that they become vector instructions."""
+    """Loops without branches over whole rows, so that they become vector instructions."""
     values = patterns.view(np.float32)
     for k in range(bits.size):
         patterns[k] = (np.uint32(bits[k]) & np.uint32(0x7FFF)) << np.uint32(16)
     for k in range(bits.size):
-        quotient = values[k] / scale
+        quotient = values[k] / divisors[k]
         small = quotient < _LEAST_NORMAL
         values[k] = quotient + _ROUNDER if small else quotient
         # Two sums of bits; the one that does not apply is not taken.
