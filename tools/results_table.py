@@ -38,6 +38,15 @@ def rows() -> Iterator[tuple[str, str, str]]:
     )
     exact = load("scale_search")["results"]["rules"]["exact"]["median_gb_per_cpu_s"]
     yield "exact scale search, one CPU core", f"{exact:.2f} GB/s of BF16", "scale_search"
+    fp8 = load("fp8_rates")["results"]
+    rows, blocks = (
+        fp8[kind]["encode"]["median_gb_per_cpu_s"] for kind in ("per_channel", "blocks_128x128")
+    )
+    yield (
+        "FP8 encoder, one CPU core",
+        f"{rows:.1f} GB/s of BF16 per channel, {blocks:.1f} in blocks",
+        "fp8_rates",
+    )
     memory = load("quantize_memory")["results"]
     yield (
         f"anonymous memory of quantize, shards of {memory['shard_bytes'][0] / 1e9:.1f} GB",
