@@ -70,6 +70,8 @@ def rows() -> Iterator[tuple[str, str, str]]:
         "vllm_agreement",
     )
     yield from plan_rows(load("plan_accuracy"))
+    for device, engine in (("cpu", "vLLM 0.32 on a CPU"), ("h200", "vLLM 0.26 on one H200")):
+        yield kv_token_row(load(f"plan_kv_tokens_{device}"), engine, f"plan_kv_tokens_{device}")
     yield from decode_rows(load("decode_speed"))
     quality = load("tiny_quality")["checkpoints"]
     for label, name in (("bf16", "BF16"), ("nvfp4", "NVFP4")):
@@ -99,6 +101,16 @@ def plan_rows(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
                 f"{row['predicted_tok_s']:.1f} ({low:.1f} to {high:.1f})",
                 "plan_accuracy",
             )
+
+
+def kv_token_row(document: dict[str, Any], engine: str, name: str) -> tuple[str, str, str]:
+    """How far the planned size of the KV cache lies from an engine's own."""
+    found = document["summary"]
+    return (
+        f"KV tokens planned, against {engine}",
+        f"within {found['largest_error']:.2%} on {found['compared']} engines",
+        name,
+    )
 
 
 def decode_rows(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
