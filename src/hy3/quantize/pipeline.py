@@ -110,11 +110,16 @@ def _stream(
         held = HeldShards(source, reader)
         streamer = ShardStreamer(plan, held, folder.path, advance, resumed, device)
         source.expect(pending, streamer.stop)
+        waiting = plan.readers(pending)
         limit = worker_limit(plan, workers)
         with closing(finished_shards(streamer.run, pending, limit, streamer.stop)) as finished:
             for name, shard in finished:
                 folder.record(name, shard)
-                held.done(name)
+                for readers in waiting.values():
+                    readers.discard(name)
+                for free in [each for each, readers in waiting.items() if not readers]:
+                    del waiting[free]
+                    held.done(free)
 
 
 def _finish(plan: Plan, folder: OutputFolder, source: ShardSource, resumed_shards: int) -> Outcome:

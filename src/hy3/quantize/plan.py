@@ -109,6 +109,15 @@ class Plan:
         """The tensor of the source that holds a weight, its scales aside."""
         return self.stored[weight].names[0] if weight in self.stored else weight
 
+    def readers(self, pending: Collection[str]) -> dict[str, set[str]]:
+        """Shard of the source -> the ``pending`` ones that read it: itself, or for its scales."""
+        found = {name: {name} for name in pending}
+        for name in pending:
+            for step in self.shards[name]:
+                for scale in step.stored.names[1:] if step.stored else ():
+                    found.setdefault(self.checkpoint.tensors[scale], set()).add(name)
+        return found
+
     def steps(self) -> Iterator[Step]:
         """All steps, shard by shard."""
         for steps in self.shards.values():

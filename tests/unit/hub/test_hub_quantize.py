@@ -28,7 +28,9 @@ from hy3.quantize.export import COPIED
 from hy3.quantize.pipeline import Outcome, quantize
 from hy3.quantize.plan import plan_source
 from hy3.quantize.recipe import load_recipe
+from support.foreign_files import fp8_tensor, write_foreign
 from support.hub_server import REPOSITORY, Fault, Hub, serve_hub
+from support.quantized import write_index
 from support.quantizing import no_progress, run, tree
 from support.scripted import make_random
 
@@ -62,13 +64,16 @@ def hub(folder: Path) -> Iterator[Hub]:
         yield hub
 
 
-def run_remote(hub: Hub, tmp_path: Path, discard: bool = True, workers: int = 1) -> Outcome:
+def run_remote(
+    hub: Hub, tmp_path: Path, discard: bool = True, workers: int = 1, decodes: bool = False
+) -> Outcome:
     """As the command does it, with this hub and a cache in ``tmp_path``."""
     small_files, cache = (*COPIED, "README.md"), tmp_path / "cache"
     remote = open_remote_checkpoint(HubName(REPOSITORY), small_files, hub.api(), cache)
     origin = Origin(REPOSITORY, remote.repository.commit)
     model = Model(REPOSITORY, remote.folder, origin, remote)
-    plan = plan_source(source_of(model), load_recipe("experts-nvfp4"), "exact", "same")
+    recipe = load_recipe("experts-nvfp4")
+    plan = plan_source(source_of(model), recipe, "exact", "same", decodes=decodes)
     out = tmp_path / "out"
     with shards_of(model, out, discard) as shards:
         return quantize(plan, out, workers, no_progress, shards)
@@ -278,3 +283,31 @@ def test_other_bytes_under_the_same_name_are_another_source(folder: Path, tmp_pa
         with pytest.raises(InputError, match="another source") as caught:
             run_remote(hub, tmp_path)
     assert names[9] in caught.value.message
+
+
+def test_scales_in_a_shard_of_their_own_stay_until_the_last_weight(tmp_path: Path) -> None:
+    """It sorts first and makes no output; it is fetched once, and goes after the last reader."""
+    original = make_random(tmp_path / "original", seed=4, shards=3, num_experts=2)
+    config = {"quant_method": "fp8", "activation_scheme": "static"}
+    foreign = tmp_path / "foreign"
+    write_foreign(original, foreign, tmp_path / "decoded", fp8_tensor, "_proj$", config)
+    scales = {}
+    for path in foreign.glob("*.safetensors"):
+        stored = load_file(path)
+        scales |= {name: each for name, each in stored.items() if name.endswith("_scale")}
+        save_file({n: each for n, each in stored.items() if n not in scales}, path)
+    save_file(scales, foreign / "a-scales.safetensors")
+    write_index(foreign)
+    run(foreign, tmp_path / "expected", decodes=True)
+    with serve_hub(foreign) as hub:
+        outcome = run_remote(hub, tmp_path, decodes=True)
+        assert data_requests(hub) >= {"a-scales.safetensors"}
+        whole = [
+            each
+            for each in hub.content_requests()
+            if each.file == "a-scales.safetensors" and not each.range
+        ]
+        assert len(whole) <= 1
+    assert outcome.rounded_values
+    assert_same(tmp_path / "out", tree(tmp_path / "expected"))
+    assert not (tmp_path / "out" / PASSING_NAME).exists()
