@@ -28,6 +28,8 @@ _DEVICE_WORDS = {
     "H100": "h100",
     "RTX PRO 6000": "rtx-pro-6000",
 }
+# The table of architectures does not say how long a context may be, and no speed depends on it.
+_UNLIMITED = 2**30
 # Where neither a row nor another of its source and model states an acceptance: that of depth 1 is
 # the middle of what Hy3 rows state, a later draft holds in three of ten cases on Hy3 (position 2 of
 # 0.2 after 0.69), as often as the first on models that were trained for depth.
@@ -52,7 +54,6 @@ class Row:
     workload: Workload
     stream_tok_s: float  # measured
     states_lengths: bool
-    is_hy3: bool
     engine: str
     scenario: str  # of the source's own prompts, where it names several
     gained_range: tuple[float, float]  # tokens a step, by what can be known of the acceptance
@@ -117,7 +118,6 @@ def own_rows() -> list[Row]:
                     workload=Workload(168),
                     stream_tok_s=1000 / float(raw["step_ms"]),
                     states_lengths=True,
-                    is_hy3=True,
                     engine=VLLM,
                     scenario="",
                     gained_range=(1.0, 1.0),
@@ -171,6 +171,7 @@ def build_shape(
         experts_per_token=entry["per_token"],
         expert_size=entry["expert_size"],
         dense_size=entry["dense_size"],
+        max_positions=_UNLIMITED,
         classes=tuple(item for item in classes if item.parameters),
     )
 
@@ -238,7 +239,6 @@ def _row(raw: dict[str, str], architectures: dict[str, Any], beside: float | Non
         workload=Workload(sum(lengths) or _DEFAULT_CONTEXT, acceptance),
         stream_tok_s=aggregate or float(raw["tok_s_stream"]),
         states_lengths=bool(lengths),
-        is_hy3=name == "Hy3",
         engine=raw["engine"],
         gained_range=(tokens_per_step(settings, ends[0]), tokens_per_step(settings, ends[1])),
         scenario=scenario[0] if (scenario := re.match(r"s\d\b", raw["notes"])) else "",

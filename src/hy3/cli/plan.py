@@ -24,7 +24,7 @@ def command(
         ..., help="COUNTxDEVICE, as 2xgb10 or h200; MACHINESxDEVICESxDEVICE, as 2x4xh100; or auto."
     ),
     recipe: str | None = typer.Option(None, help="Plan it as this recipe of quantize makes it."),
-    context: int = typer.Option(32768, min=1, help="Longest sequence in tokens."),
+    context: int | None = typer.Option(None, min=1, help="Tokens at most.", show_default="32768"),
     concurrency: int = typer.Option(1, min=1, help="Sequences at a time."),
     engine: str | None = typer.Option(None, help="vllm, sglang or native.", show_default="vllm"),
     tp: int | None = typer.Option(

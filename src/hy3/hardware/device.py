@@ -37,11 +37,6 @@ class Device:
     note: str
     sources: dict[str, str]  # figure -> where it is from
 
-    @property
-    def held_bytes(self) -> int:
-        """What the system holds before an engine starts."""
-        return self.visible_bytes - self.free_bytes
-
 
 @dataclass(frozen=True)
 class Hardware:

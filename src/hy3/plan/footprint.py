@@ -94,10 +94,10 @@ def footprint(
     )
 
 
-def largest_context(memory: Footprint, settings: Settings, limit: int) -> int:
-    """The longest context, in steps of 1024, for the concurrency asked for."""
+def largest_context(memory: Footprint, settings: Settings, max_positions: int) -> int:
+    """The longest context that fits and the model knows, in steps of 1024, of all sequences."""
     each = memory.kv_tokens // settings.concurrency
-    return min(limit, each // 1024 * 1024)
+    return min(max_positions, each // 1024 * 1024)
 
 
 def largest_concurrency(memory: Footprint, settings: Settings) -> int:

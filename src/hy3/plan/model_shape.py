@@ -54,6 +54,7 @@ class ModelShape:
     experts_per_token: int
     expert_size: int
     dense_size: int
+    max_positions: int  # the longest context that the model knows
     classes: tuple[WeightClass, ...]
 
     @property
@@ -110,6 +111,7 @@ def _shape(name: str, config: Hy3Config, classes: tuple[WeightClass, ...]) -> Mo
         experts_per_token=config.experts_per_token,
         expert_size=config.expert_size,
         dense_size=config.intermediate_size,
+        max_positions=config.max_positions,
         classes=classes,
     )
 

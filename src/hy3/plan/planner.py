@@ -19,13 +19,14 @@ from hy3.plan.roofline import (
     predict_prefill_s,
 )
 from hy3.plan.settings import VLLM, Settings
-from hy3.plan.sharding import Constraint, broken_rules
+from hy3.plan.sharding import Constraint, broken_rules, broken_splits
 
 # Hy3's drafts: position 1 was accepted in 62 to 76 of 100 steps, position 2 in 18 to 21; so one in
 # three of those after the first.
 HY3_ACCEPTANCE = (0.69, 0.29, 0.29, 0.29)
 _ACCEPTANCE_SOURCE = "https://github.com/tonyd2wild/Hy3-295B-NVFP4-MTP-2x-DGX-Spark"
 _ALTERNATIVE_DEPTHS = (0, 1, 2)
+_USUAL_CONTEXT = 32768
 FP8_CLASSES = ("attention", "shared_expert", "dense_mlp")
 
 
@@ -79,8 +80,8 @@ class LaunchPlan:
 class Request:
     """What the user asks; None leaves the choice to the planner."""
 
-    context: int
     concurrency: int
+    context: int | None = None
     engine: str | None = None
     tensor_parallel: int | None = None
     draft_depth: int | None = None
@@ -88,7 +89,6 @@ class Request:
     graphs: bool | None = None
     utilization: float | None = None
     free_bytes: int | None = None  # measured on the machine itself
-    max_context: int = 262144
     sequence_tokens: int = 1024  # in each sequence's cache, on average, for the speed
     acceptance: tuple[float, ...] = HY3_ACCEPTANCE
 
@@ -105,7 +105,7 @@ def make_plan(shape: ModelShape, hardware: Hardware, request: Request) -> Launch
         choices=tuple(choices),
         broken=tuple(broken_rules(shape, hardware, settings)),
         memory=memory,
-        largest_context=largest_context(memory, settings, request.max_context),
+        largest_context=largest_context(memory, settings, shape.max_positions),
         largest_concurrency=largest_concurrency(memory, settings),
         decode=decode,
         prefill_s=predict_prefill_s(shape, hardware, settings, request.sequence_tokens),
@@ -125,6 +125,8 @@ def _resolve(
 
     engine = request.engine or VLLM
     settle("engine", engine, _said(request.engine, "serves Hy3 on any number of devices"), "-")
+    context, reason = _context(shape, request)
+    settle("context", context, reason, "max_position_embeddings in its config.json")
     kv_dtype = request.kv_dtype or "bf16"
     reason = _said(
         request.kv_dtype, "FP8 without calibrated scales is suspected of drifting language"
@@ -137,7 +139,7 @@ def _resolve(
     settings = Settings(
         engine=engine,
         kv_dtype=kv_dtype,
-        context=request.context,
+        context=context,
         concurrency=request.concurrency,
         draft_depth=depth,
         graphs=graphs,
@@ -151,6 +153,14 @@ def _resolve(
 
 def _said(given: object, otherwise: str) -> str:
     return otherwise if given is None else "as asked"
+
+
+def _context(shape: ModelShape, request: Request) -> tuple[int, str]:
+    if request.context is not None:
+        return request.context, "as asked"
+    if shape.max_positions <= _USUAL_CONTEXT:
+        return shape.max_positions, "as long as the model knows"
+    return _USUAL_CONTEXT, f"enough for most; the model knows {shape.max_positions} positions"
 
 
 def _depth(shape: ModelShape, request: Request) -> tuple[int, str]:
@@ -193,7 +203,7 @@ def _tensor_parallel(
     allowed = []
     for size in range(1, hardware.devices + 1):
         trial = replace(settings, tensor_parallel=size)
-        if broken_rules(shape, hardware, trial):
+        if broken_splits(shape, hardware, trial):
             continue
         allowed.append(size)
         if footprint(shape, hardware.device, trial, request.free_bytes).starts(trial):
@@ -228,7 +238,7 @@ def _alternatives(
             yield _alternative(f"drafts {depth}", shape, hardware, changed, request)
     for size in (1, 2, 4, 8):
         changed = replace(settings, tensor_parallel=size)
-        if not broken_rules(shape, hardware, changed):
+        if not broken_splits(shape, hardware, changed):
             yield _alternative(f"TP={size}", shape, hardware, changed, request)
     if shape_with_fp8(shape) != shape:
         name = "attention, shared expert and dense layer in FP8"

@@ -1,4 +1,4 @@
-"""How engines split a model over ranks, and the rules that forbid a split, each by its name."""
+"""How engines split a model over ranks, and the rules that forbid a launch, each by its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hy3.plan.settings import NATIVE, SGLANG, VLLM, Settings
 _WHOLE = ("norm", "router", "expert_bias", "mtp_projection", "kv_scale", "unknown")
 _MARLIN_TILE_OUT, _MARLIN_TILE_IN = 64, 128
 _MARLIN = "https://github.com/vllm-project/vllm, marlin_utils.py of 0.33.0"
-_FP8_BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,11 @@ class Constraint:
 
 def broken_rules(shape: ModelShape, hardware: Hardware, settings: Settings) -> list[Constraint]:
     """Why the engine cannot run the model so; empty when it can."""
+    return [*_position_rules(shape, settings), *broken_splits(shape, hardware, settings)]
+
+
+def broken_splits(shape: ModelShape, hardware: Hardware, settings: Settings) -> list[Constraint]:
+    """Those of the rules that are about the ranks."""
     return [
         *_device_rules(hardware, settings),
         *_head_rules(shape, settings),
@@ -61,6 +65,14 @@ def _attention_bytes(each: WeightClass, shape: ModelShape, size: int) -> int:
     queries, keys = shape.heads, 2 * shape.kv_heads
     per_head = each.nbytes / (2 * queries + keys)
     return round(per_head * (2 * queries / size + 2))
+
+
+def _position_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
+    if settings.context <= shape.max_positions:
+        return []
+    sentence = f"the model knows {shape.max_positions} positions, a context of"
+    source = "max_position_embeddings in its config.json"
+    return [Constraint("positions", f"{sentence} {settings.context} is longer", source)]
 
 
 def _device_rules(hardware: Hardware, settings: Settings) -> list[Constraint]:

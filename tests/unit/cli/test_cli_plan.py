@@ -33,6 +33,26 @@ def test_json_and_text() -> None:
         assert words in text.stdout
 
 
+def test_no_context_is_longer_than_the_model_knows(tmp_path: Path) -> None:
+    """hy3-tiny knows 4096 positions, and memory for 200,000 tokens changes nothing about it."""
+    arguments = [TINY, "--hardware", "gb10", "--concurrency", "1"]
+    result = json.loads(run(*arguments, "--json").stdout)
+    assert result["settings"]["context"] == 4096 == result["largest_context"]
+    longer = run(*arguments, "--context", "4097", "--json")
+    result = json.loads(longer.stdout)
+    assert [rule["identity"] for rule in result["broken_rules"]] == ["positions"]
+    assert not result["fits"] and not any(each["fits"] for each in result["alternatives"])
+    text = run(TINY, "--hardware", "3xgb10", "--context", "200000").stdout
+    refusals = [line for line in text.splitlines() if line.startswith("cannot run:")]
+    assert refusals == [
+        "cannot run: the model knows 4096 positions, a context of 200000 is longer "
+        "(max_position_embeddings in its config.json)"
+    ]
+    export = ["--context", "200000", "--export", "systemd", "--export-to", str(tmp_path)]
+    assert isinstance(run(*arguments, *export).exception, InputError)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -138,8 +138,9 @@ def test_utilization_comes_from_what_is_free(hy3: ModelShape) -> None:
 def test_what_fits(hy3: ModelShape, small: ModelShape) -> None:
     settings = Settings("vllm", tensor_parallel=2, kv_dtype="fp8", graphs=False, concurrency=6)
     planned = footprint(hy3, parse_hardware("2xgb10").device, settings)
-    context = largest_context(planned, settings, 262144)
+    context = largest_context(planned, settings, hy3.max_positions)
     assert planned.kv_tokens - 6 * 1024 < 6 * context <= planned.kv_tokens
+    assert largest_context(planned, settings, 3000) == 3000
     count = largest_concurrency(planned, settings)
     assert count * settings.context <= planned.kv_tokens < (count + 1) * settings.context
     # Hy-MT2-30B in BF16 is 62 GB: no card of 24 or 32 GB holds it, one Spark does.
