@@ -41,4 +41,4 @@ $(VENV)/.dev: $(VENV)/.engine
 	touch $@
 
 clean:
-	rm -rf $(VENV) hy3-demo .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) hy3-demo hy3-launch .mypy_cache .ruff_cache .hypothesis

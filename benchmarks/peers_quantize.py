@@ -22,14 +22,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from child_usage import Usage, run_measured
 from peers_checkpoint import raw_config, write_checkpoint
 from peers_judge import judge
-from record import ROOT, record
+from record import ROOT, provenance, record
 
 HERE = Path(__file__).resolve().parent
 ERROR_CHARACTERS = 300
@@ -105,7 +104,7 @@ class Bench:
             "size": size,
             "tool": preset.tool,
             "preset": preset.name,
-            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            **provenance(),
             "load_1min_after": round(os.getloadavg()[0], 1),
             "wall_s_of_runs": [run.wall_s for run in runs],
             "cpu_s_of_runs": [run.cpu_s for run in runs],

@@ -34,7 +34,7 @@ from hy3.plan.settings import VLLM, Settings
 from hy3.quantize.assignment import assign
 from hy3.quantize.export import export_config
 from hy3.quantize.recipe import load_recipe
-from record import ROOT, record
+from record import ROOT, provenance, record
 
 TINY = ROOT / "models" / "hy3-tiny"
 CPU_CACHE_BYTES = 2**30
@@ -284,7 +284,7 @@ def run(cases: list[Case], options: argparse.Namespace, work: Path) -> Iterator[
         tokens = found.get("blocks", 0) * found.get("block_tokens", 0)
         told = found.get("refused", f"{tokens} tokens of KV cache, {found.get('speed', '')}")
         print(f"{vars(case)}\n  {found.get('seconds')} s: {told}"[:600], flush=True)
-        yield {"case": vars(case), "engine": found}
+        yield {"case": vars(case), "engine": provenance() | found}
     if following is not None and following.process.poll() is None:
         following.stop()
 

@@ -33,7 +33,7 @@ from hy3.checkpoint.names import expected_tensors
 from hy3.checkpoint.writer import ShardWriter
 from hy3.quantize.pipeline import quantize
 from quantize_memory import CONFIG
-from record import ROOT, record
+from record import ROOT, provenance, record
 
 sys.path.insert(0, str(ROOT / "tests"))
 from support.quantizing import no_progress, plan_of
@@ -215,7 +215,7 @@ def main() -> None:
             key = "disk_scattered" if options.scatter else "disk"
             result = disk(Path(name), options.experts, options.scatter)
     known = json.loads(RESULT.read_text())["results"] if RESULT.exists() else {}
-    print(record("quantize_files", {"results": known | {key: result}}))
+    print(record("quantize_files", {"results": known | {key: provenance() | result}}))
 
 
 if __name__ == "__main__":

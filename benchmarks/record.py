@@ -30,9 +30,7 @@ def record(
     """
     facts = gather_environment()
     document = {
-        "command": " ".join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "date": now(),
-        "commit": commit(),
+        **provenance(),
         "hardware": {key: facts[key] for key in HARDWARE} | (hardware or {}),
         "versions": {key: value for key, value in facts.items() if key not in HARDWARE}
         | (versions or {}),
@@ -44,9 +42,26 @@ def record(
     return path
 
 
-def now() -> str:
-    """Date and minute."""
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+def provenance() -> dict[str, str]:
+    """What made a result and when; results of several runs carry it in each part."""
+    return {
+        "command": command(sys.argv),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
+    }
+
+
+def command(arguments: list[str]) -> str:
+    """As it is typed in the repository's root; of folders elsewhere only their names."""
+    script = Path(arguments[0]).resolve()
+    words = [script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name]
+    return " ".join(["python", *map(str, words), *map(_without_folder, arguments[1:])])
+
+
+def _without_folder(argument: str) -> str:
+    before, equals, value = argument.rpartition("=")
+    path = Path(value)
+    return f"{before}{equals}{path.name}" if path.is_absolute() else argument
 
 
 def commit() -> str:

@@ -26,7 +26,7 @@ from typing import Any
 from exact_logprobs import exact_logprobs
 from hy3.checkpoint.file_hash import hash_file
 from hy3.demo.held_out import held_out_documents
-from record import commit, now, record
+from record import provenance, record
 from vllm_faults import FAULTS, plant
 from vllm_verdict import Answers, Twin, judge, quantization_itself
 
@@ -243,8 +243,8 @@ def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
     def verdict(run: Run, folder: Path) -> dict[str, Any]:
         whole, pieces = (answers[folder, run.kv_dtype, mode] for mode in (PLAIN, IN_PIECES))
         twin = Twin(whole, pieces, exact[folder] if run.kv_dtype == KV_DTYPES[0] else None)
-        how = {"kv_dtype": run.kv_dtype, "mode": run.mode.name, "date": now(), "commit": commit()}
-        return how | judge(answers[run.folder, run.kv_dtype, run.mode], twin)
+        how = {"kv_dtype": run.kv_dtype, "mode": run.mode.name}
+        return how | provenance() | judge(answers[run.folder, run.kv_dtype, run.mode], twin)
 
     planted = [
         {"fault": fault} | verdict(run, made[FAULTS_OF][1])
@@ -272,7 +272,7 @@ def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
 
 
 def keep_earlier(results: dict[str, Any], earlier: dict[str, Any]) -> None:
-    """Cases that had no turn stay as an earlier run left them, with its date and commit."""
+    """Cases that had no turn stay as an earlier run left them, with what it says of itself."""
     for kind in ("cases", "planted_faults"):
         known = {case_name(case): case for case in earlier.get(kind, [])}
         results[kind] = [
