@@ -1,13 +1,13 @@
 """Anonymous memory and rate of ``hy3 requantize`` on FP8 in tencent/Hy3-FP8's layout.
 
-    python benchmarks/requantize_memory.py [--workers N]
+    python benchmarks/requantize_memory.py
 
-The checkpoint is that of quantize_memory.py, each projection in FP8 under one scale.
+The checkpoint is that of quantize_memory.py, each projection in FP8 under one scale, in one
+shard, which one thread works on.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -53,16 +53,13 @@ def write_checkpoint(folder: Path) -> int:
 
 def main() -> None:
     """Generate, requantize, and leave benchmarks/results/requantize_memory.json."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--workers", default="2")
-    workers = parser.parse_args().workers
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "source", Path(folder) / "out"
         size = write_checkpoint(source)
         command = [sys.executable, "-m", "hy3.cli.app", "requantize", str(source), str(out)]
-        measured = run_sampled([*command, "--workers", workers])
+        measured = run_sampled([*command, "--workers", "1"])
     results = {
-        "workers": int(workers),
+        "workers": 1,
         "source_bytes": size,
         "limit_bytes": 10**9,
         **measured,
