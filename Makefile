@@ -8,7 +8,7 @@ TORCH_FREE += $(addprefix src/hy3/engine/,request.py config.py stats.py kv_block
 TORCH_FREE += $(addprefix src/hy3/quantize/,recipe.py plan.py export.py repair.py card.py output_folder.py)
 TORCH_FREE += $(addprefix src/hy3/quantize/,progress.py threads.py verdict.py check_layout.py check_data.py resume.py stats.py shard_source.py journal.py read_ahead.py)
 TORCH_FREE += $(addprefix src/hy3/quantize/,summary.py front_matter.py pictures.py) src/hy3/stored/weight.py
-TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py engine_command.py export.py serving.py copy.py) src/hy3/evaluate/bootstrap.py
+TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py engine_command.py export.py copy.py) src/hy3/evaluate/bootstrap.py
 
 .PHONY: demo test test-long lint types clean
 

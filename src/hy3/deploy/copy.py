@@ -20,9 +20,9 @@ from pathlib import Path
 
 from hy3.checkpoint.file_hash import FileHash, hash_file
 from hy3.checkpoint.manifest import MANIFEST_NAME, read_manifest
-from hy3.deploy.serving import serving_here, serving_on
 from hy3.errors import CheckFailed, EnvironmentFault, InputError
-from hy3.nodes.node import Node
+from hy3.nodes.engine_process import engines_on
+from hy3.nodes.node import HERE, Node
 from hy3.units import format_bytes
 
 _SECONDS_WITHOUT_DATA = 30
@@ -122,8 +122,8 @@ def share_out(files: dict[str, FileHash], streams: int) -> list[list[str]]:
 
 
 def _refuse_while_serving(node: Node) -> None:
-    for where, found in (("this machine", serving_here()), (node.name, serving_on(node))):
-        if found:
+    for where, each in (("this machine", HERE), (node.name, node)):
+        if found := engines_on(each):
             raise EnvironmentFault(
                 f"a model is being served there ({found[0][:80]})",
                 hint="stop it first: a copy fills the page cache that the model lives from",

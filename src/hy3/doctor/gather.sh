@@ -1,6 +1,6 @@
 # Prints what is to be known of this machine, one record a line: NAME, STATUS, content in base64,
 # separated by tabs. Reads only. R is the folder that stands for /, empty for the machine itself;
-# ONLY may be the name of one part.
+# ONLY may be the name of one part; ENGINE matches command lines of engines.
 # Keys and passwords are cut out here, before anything leaves the machine.
 LC_ALL=C
 export LC_ALL
@@ -124,13 +124,14 @@ sources() { # FOLDER RECORD: files of an engine about Hy3: their hashes as insta
 processes() {
     grep -HE '^(Name|PPid|VmRSS|VmSwap):' "$R"/proc/[0-9]*/status 2>/dev/null </dev/null |
         sed "s|^$R||" | put processes ok
-    wanted='vllm|VLLM|sglang|llama-server|raylet|ray::|RayWorker|EngineCore|earlyoom|rsync|scp|hf|huggingface'
-    for pid in $(grep -lE "$wanted" "$R"/proc/[0-9]*/cmdline 2>/dev/null </dev/null |
-        sed 's|.*/\([0-9]*\)/cmdline$|\1|'); do
-        folder=$R/proc/$pid path=$R/proc/$pid/cmdline
-        tr '\0' ' ' <"$path" 2>/dev/null | hide_keys | put "command $pid" ok
-        grep -qE 'vllm|VLLM|sglang|llama-server|ray::|RayWorker|EngineCore' "$path" 2>/dev/null || continue
-        engine "$folder" "$pid"
+    # Zero bytes between words become spaces before anything is matched.
+    for pid in $(grep -aH '' "$R"/proc/[0-9]*/cmdline 2>/dev/null </dev/null | tr '\0' ' ' |
+        sed -n "s|^$R/proc/\([0-9]*\)/cmdline:|\1 |p" |
+        grep -E "$ENGINE|raylet|earlyoom|rsync|scp|sftp-server|hf|huggingface" |
+        sed 's/ .*//' | sort -u); do
+        command=$(tr '\0' ' ' <"$R/proc/$pid/cmdline" 2>/dev/null)
+        printf '%s\n' "$command" | hide_keys | put "command $pid" ok
+        printf '%s\n' "$command" | grep -qE "$ENGINE" && engine "$R/proc/$pid" "$pid"
     done
 }
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from hy3.doctor.check import CannotTell
 from hy3.doctor.process import Process, parse_processes
 from hy3.errors import EnvironmentFault
+from hy3.nodes.engine_process import ENGINE
 from hy3.nodes.node import HERE, Node
 
 _TIMEOUT_S = 120
@@ -115,7 +116,7 @@ def gather_network(host: Host) -> Host:
 
 def _gather(node: Node, nodes: int, root: str = "", only: str = "") -> Host:
     script = resources.files("hy3.doctor").joinpath("gather.sh").read_text(encoding="utf-8")
-    script = f"R={shlex.quote(root)}\nONLY={only}\n{script}"
+    script = f"R={shlex.quote(root)}\nONLY={only}\nENGINE={shlex.quote(ENGINE)}\n{script}"
     lines = node.run("sh", "-s", send=script.encode(), timeout_s=_TIMEOUT_S).splitlines()
     if not lines or lines[-1] != "end":
         raise _unreadable(node.name, "its answer is cut off")

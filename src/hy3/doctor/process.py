@@ -5,14 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Names that engines give themselves and words of their command lines.
-_ENGINE = re.compile(
-    r"VLLM::|EngineCore|RayWorkerProc|ray::|sglang::|vllm serve|vllm\.entrypoints"
-    r"|sglang\.launch_server|sglang serve|llama-server"
-)
-_LEADER = re.compile(
-    r"vllm serve|vllm\.entrypoints|sglang\.launch_server|sglang serve|llama-server|raylet|APIServer"
-)
+from hy3.nodes.engine_process import is_engine, leads
+
 _COPY = re.compile(r"(^|/)(rsync|scp|sftp-server|hf|huggingface-cli)( |$)|huggingface_hub")
 
 
@@ -30,12 +24,12 @@ class Process:
     @property
     def is_engine(self) -> bool:
         """Whether it is part of an inference engine."""
-        return bool(_ENGINE.search(self.name) or _ENGINE.search(self.command))
+        return is_engine(self.name) or is_engine(self.command)
 
     @property
     def leads(self) -> bool:
         """Whether it is one of those that start the others and clean up after them."""
-        return bool(_LEADER.search(self.command) or _LEADER.search(self.name))
+        return leads(self.name) or leads(self.command)
 
     @property
     def copies(self) -> bool:

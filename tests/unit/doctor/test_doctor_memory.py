@@ -109,6 +109,21 @@ def test_swap(planted):
     assert verdict(planted, "swap-under-engine")[0] == "PROBLEM"
 
 
+@pytest.mark.parametrize(
+    "command", ["/usr/lib/sftp-server -f DAEMON", "scp -t /m", "hf download a/b"]
+)
+def test_every_way_of_copying(planted, command):
+    planted.process(60, "copies", command)
+    assert verdict(planted, "copy-while-serving")[0] == "INCONCLUSIVE"
+
+
+def test_our_own_server_is_an_engine(planted):
+    planted.process(60, "rsync", "rsync -a /models b:/models")
+    planted.process(100, "hy3", "/usr/bin/python3 /usr/local/bin/hy3 serve /models/hy3")
+    assert verdict(planted, "copy-while-serving")[0] == "PROBLEM"
+    assert verdict(planted, "engine-left-behind")[0] == "INCONCLUSIVE"
+
+
 def test_copies(planted):
     planted.process(60, "rsync", "rsync -a /models b:/models")
     assert verdict(planted, "copy-while-serving")[0] == "INCONCLUSIVE"
