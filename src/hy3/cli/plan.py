@@ -126,9 +126,13 @@ def _export(
 ) -> list[str]:
     """Write the launch files, if any are asked for; a plan that cannot run is not written."""
     if kind is None:
+        if nodes:
+            hint = "add --export compose or --export systemd, or leave it out"
+            raise InputError("addresses are for launch files", hint=hint, where="--nodes")
         return []
     from hy3.deploy.engine_command import Launch
     from hy3.deploy.export import export_compose, export_systemd
+    from hy3.nodes.node import parse_names
 
     if not plan.fits:
         raise InputError(
@@ -136,7 +140,7 @@ def _export(
             hint="change --context, --tp or the hardware until the plan fits",
             where="--export",
         )
-    addresses = tuple(nodes.split(",")) if nodes else ()
+    addresses = parse_names(nodes) if nodes else ()
     model = str(Path(model).expanduser().absolute())
     launch = Launch(model, host="127.0.0.1", port=8000, nodes=addresses)
     make = export_compose if kind == "compose" else export_systemd

@@ -30,17 +30,25 @@ def engine_command(
 ) -> list[str]:
     """Arguments of the engine on node ``rank``."""
     spread = settings.ranks > hardware.per_node
-    if spread and len(launch.nodes) != hardware.nodes:
-        raise InputError(
-            f"{hardware.nodes} machines need as many addresses, {len(launch.nodes)} are given",
-            hint="name them on the fabric, the leader first: --nodes 192.168.100.10,192.168.100.11",
-            where="--nodes",
-        )
+    _check_addresses(launch.nodes, hardware.used_by(settings.ranks).nodes)
     if settings.engine == NATIVE:
         return _native(settings, launch)
     if settings.engine == SGLANG:
         return _sglang(settings, utilization, launch, rank, spread)
     return _vllm(settings, hardware, utilization, launch, rank, spread)
+
+
+def _check_addresses(addresses: tuple[str, ...], machines: int) -> None:
+    """One for each machine that is used; a single machine needs none."""
+    if len(addresses) == machines or (machines == 1 and not addresses):
+        return
+    if machines == 1:
+        message = f"one machine is used, {len(addresses)} addresses are given"
+        hint = "leave --nodes out, or take the others in with --hardware and --tp"
+    else:
+        message = f"{machines} machines need as many addresses, {len(addresses)} are given"
+        hint = "name them on the fabric, the leader first: --nodes 192.168.100.10,192.168.100.11"
+    raise InputError(message, hint=hint, where="--nodes")
 
 
 def environment(

@@ -27,7 +27,7 @@ def export_compose(
         f"compose.node{rank}.yaml": _yaml(
             {"services": {"engine": _service(settings, hardware, utilization, launch, rank)}}
         )
-        for rank in range(_nodes(settings, hardware))
+        for rank in range(hardware.used_by(settings.ranks).nodes)
     }
 
 
@@ -37,12 +37,8 @@ def export_systemd(
     """File name -> a unit of node i; the engine's command must be on the unit's PATH."""
     return {
         f"hy3-engine.node{rank}.service": _unit(settings, hardware, utilization, launch, rank)
-        for rank in range(_nodes(settings, hardware))
+        for rank in range(hardware.used_by(settings.ranks).nodes)
     }
-
-
-def _nodes(settings: Settings, hardware: Hardware) -> int:
-    return -(-settings.ranks // hardware.per_node)
 
 
 def _service(
@@ -63,7 +59,7 @@ def _service(
     variables = environment(settings, hardware, launch, rank)
     if variables:
         service["environment"] = variables
-    if _nodes(settings, hardware) > 1:
+    if settings.ranks > hardware.per_node:
         # Without it NCCL falls back to sockets without a word.
         service["devices"] = ["/dev/infiniband:/dev/infiniband"]
     if rank == 0:

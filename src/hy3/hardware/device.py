@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -50,6 +50,10 @@ class Hardware:
     def devices(self) -> int:
         """Devices in all."""
         return self.nodes * self.per_node
+
+    def used_by(self, ranks: int) -> Hardware:
+        """The machines of it that ``ranks`` devices are on, filled one after another."""
+        return replace(self, nodes=min(self.nodes, -(-ranks // self.per_node)))
 
     @property
     def text(self) -> str:

@@ -207,8 +207,7 @@ def _tensor_parallel(
             continue
         allowed.append(size)
         if footprint(shape, hardware.device, trial, request.free_bytes).starts(trial):
-            on = hardware if size > hardware.per_node else replace(hardware, nodes=1)
-            speed = _predict(shape, on, trial, request).stream_tok_s
+            speed = _predict(shape, hardware, trial, request).stream_tok_s
             fitting.append((speed, size))
     if not allowed:
         return hardware.devices, "no size is allowed; see the broken rules"
@@ -226,7 +225,8 @@ def _predict(
 ) -> Prediction:
     calibration = load_calibrations()[hardware.device.kind, mode_of(settings)]
     workload = Workload(min(request.sequence_tokens, settings.context), request.acceptance)
-    return predict_decode(shape, hardware, settings, workload, calibration)
+    used = hardware.used_by(settings.ranks)
+    return predict_decode(shape, used, settings, workload, calibration)
 
 
 def _alternatives(
@@ -254,10 +254,7 @@ def _alternatives(
 def _alternative(
     name: str, shape: ModelShape, hardware: Hardware, settings: Settings, request: Request
 ) -> Alternative:
-    used = hardware
-    if settings.tensor_parallel <= hardware.per_node:
-        used = replace(hardware, nodes=1)
-    decode = _predict(shape, used, settings, request)
+    decode = _predict(shape, hardware, settings, request)
     memory = footprint(shape, hardware.device, settings, request.free_bytes)
     speed = decode.stream_tok_s
     return Alternative(

@@ -102,6 +102,17 @@ def test_export_writes_files_and_refuses_what_does_not_fit(tmp_path: Path) -> No
     assert "does not fit is not written" in str(refused.exception)
 
 
+def test_addresses_are_never_dropped(tmp_path: Path) -> None:
+    export = ["--export", "systemd", "--export-to", str(tmp_path)]
+    arguments = [TINY, "--hardware", "gb10", "--nodes"]
+    for more in (["a,b", *export], ["a", *export, "--hardware", "2xgb10", "--tp", "2"], ["a"]):
+        refused = run(*arguments, *more).exception
+        assert isinstance(refused, InputError) and refused.where == "--nodes"
+    assert not list(tmp_path.iterdir())
+    assert run(*arguments, "a, b", *export, "--hardware", "2xgb10", "--tp", "2").exit_code == 0
+    assert "VLLM_HOST_IP=b" in (tmp_path / "hy3-engine.node1.service").read_text()
+
+
 def test_a_recipe_needs_no_more_than_the_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((Path(TINY) / "config.json").read_text())
     sizes = {}

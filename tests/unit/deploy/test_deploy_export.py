@@ -72,6 +72,20 @@ def test_addresses_are_asked_for() -> None:
         engine_command(TWO, SPARKS, 0.9, Launch("/m", "127.0.0.1", 8000), 0)
 
 
+def test_each_address_is_a_machine_that_is_used() -> None:
+    """Two ranks on four Sparks take two of them; one rank takes one, which needs no address."""
+    four = parse_hardware("4xgb10")
+    command = engine_command(TWO, four, 0.9, LAUNCH, 1)
+    assert option(command, "--nnodes") == "2" and len(export_systemd(TWO, four, 0.9, LAUNCH)) == 2
+    one = Settings("vllm")
+    assert "--nnodes" not in engine_command(one, SPARKS, 0.9, Launch("/m", "::", 1, ("a",)), 0)
+    for settings, count in ((TWO, 1), (TWO, 3), (TWO, 4), (one, 2)):
+        launch = Launch("/m", "::", 1, tuple("abcd"[:count]))
+        with pytest.raises(InputError, match=f"{count} (addresses )?are given") as caught:
+            export_compose(settings, four, 0.9, launch)
+        assert caught.value.where == "--nodes"
+
+
 def test_sglang_and_native() -> None:
     one = parse_hardware("h200")
     sglang = engine_command(

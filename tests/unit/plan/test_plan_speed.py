@@ -90,6 +90,13 @@ def test_a_longer_ring_pays_for_every_hop(hy3: ModelShape) -> None:
     assert collectives("4xh200", 4) == pytest.approx(collectives("2xh200", 2))
 
 
+def test_machines_that_are_not_used_cost_no_hops(hy3: ModelShape) -> None:
+    request = Request(context=8192, concurrency=1, tensor_parallel=2)
+    two, four = (make_plan(hy3, parse_hardware(text), request) for text in ("2xgb10", "4xgb10"))
+    assert two.decode == four.decode
+    assert {each.name: each for each in two.alternatives}["TP=2"] in four.alternatives
+
+
 def test_the_seeds_speed_lies_in_the_interval(hy3: ModelShape) -> None:
     """Two Sparks, one draft: 21.8 tok/s were measured; the row is one of those fitted on."""
     request = Request(context=131072, concurrency=1, kv_dtype="fp8")
