@@ -23,13 +23,15 @@ def command(
     from hy3.checkpoint.census import take_census
     from hy3.checkpoint.manifest import read_manifest
     from hy3.checkpoint.model_config import load_config
+    from hy3.cli.collector import collector_at_rest
     from hy3.cli.model_folder import open_model
 
     output = Output(json_output, quiet)
     opened = open_model(model, output)
     config = load_config(opened.folder)
-    checkpoint = opened.checkpoint()
-    census = take_census(checkpoint, config)
+    with collector_at_rest():
+        checkpoint = opened.checkpoint()
+        census = take_census(checkpoint, config)
     manifest = read_manifest(opened.folder)
     markers = read_marker_suffix(opened.folder)
     for warning in markers.warnings:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
 from typer.testing import CliRunner
 
+from hy3.checkpoint.census import take_census
 from hy3.cli.app import app
 from hy3.errors import InputError
 from support.real_models import HY3
@@ -39,6 +41,19 @@ def test_json_of_the_whole_model(tmp_path):
         "tensors": 46_080,
         "bytes": 289_910_292_480 // 2,
     }
+
+
+def test_the_collector_rests_while_headers_are_read(tmp_path, monkeypatch):
+    write_sparse(tmp_path, {**HY3, "num_hidden_layers": 2}, shards=2)
+    enabled = []
+
+    def take(*arguments):
+        enabled.append(gc.isenabled())
+        return take_census(*arguments)
+
+    monkeypatch.setattr("hy3.checkpoint.census.take_census", take)
+    assert RUNNER.invoke(app, ["inspect", str(tmp_path)]).exit_code == 0
+    assert enabled == [False] and gc.isenabled()
 
 
 def test_text(tmp_path):
