@@ -9,13 +9,16 @@ import typer
 
 from hy3.cli.choices import check_choice
 from hy3.cli.output import Output
+from hy3.cli.plan_export import launch_files, parse_export
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
+    from hy3.hardware.device import Hardware
     from hy3.plan.model_shape import ModelShape
     from hy3.plan.planner import LaunchPlan
 
 _GIB = 2**30
+_MOST = 100_000  # of anything that is counted: beyond it there is nothing to plan
 
 
 def command(
@@ -25,10 +28,10 @@ def command(
     ),
     recipe: str | None = typer.Option(None, help="Plan it as this recipe of quantize makes it."),
     context: int | None = typer.Option(None, min=1, help="Tokens at most.", show_default="32768"),
-    concurrency: int = typer.Option(1, min=1, help="Sequences at a time."),
+    concurrency: int = typer.Option(1, min=1, max=_MOST, help="Sequences at a time."),
     engine: str | None = typer.Option(None, help="vllm, sglang or native.", show_default="vllm"),
     tp: int | None = typer.Option(
-        None, min=1, help="Tensor parallelism.", show_default="the fastest that fits"
+        None, min=1, max=_MOST, help="Tensor parallelism.", show_default="the fastest that fits"
     ),
     drafts: int | None = typer.Option(None, min=0, help="Draft depth.", show_default="1"),
     kv_dtype: str | None = typer.Option(None, help="bf16 or fp8.", show_default="bf16"),
@@ -39,11 +42,13 @@ def command(
         None, min=0.05, max=1.0, help="Share of memory to use.", show_default="from what is free"
     ),
     free_gib: float | None = typer.Option(None, min=0.1, help="Free memory of a device."),
-    sequence_tokens: int = typer.Option(
-        1024, min=1, help="Tokens in each sequence's cache, for the speed."
+    sequence_tokens: int | None = typer.Option(
+        None, min=1, help="Tokens in each sequence's cache, for the speed.", show_default="1024"
     ),
     export: str | None = typer.Option(None, help="Write launch files: compose or systemd."),
-    export_to: Path = typer.Option(Path("hy3-launch"), help="Folder for them, made if missing."),
+    export_to: Path | None = typer.Option(
+        None, help="Folder for them, made if missing.", show_default="hy3-launch"
+    ),
     model_path: str | None = typer.Option(None, help="The checkpoint's path on the nodes."),
     nodes: str | None = typer.Option(None, help="Addresses on the fabric, the leader's first."),
     picture: Path | None = typer.Option(None, help="Draw each rank's memory into this .svg file."),
@@ -54,10 +59,12 @@ def command(
     """Show whether a model fits some hardware, how fast it will be, and why."""
     from hy3.plan.planner import Request, make_plan
 
-    _check_options(engine, kv_dtype, export, picture)
+    _check_options(engine, kv_dtype, picture)
+    asked = parse_export(export, export_to, model, model_path, nodes, recipe)
     output = Output(json_output, quiet)
-    shape = _read_shape(model, recipe, output)
     machine, measured = _hardware(hardware)
+    free = measured if free_gib is None else _free_bytes(free_gib, machine)
+    shape = _read_shape(model, recipe, output)
     request = Request(
         context=context,
         concurrency=concurrency,
@@ -68,11 +75,18 @@ def command(
         graphs=graphs,
         utilization=utilization,
         sequence_tokens=sequence_tokens,
-        free_bytes=int(free_gib * _GIB) if free_gib else measured,
+        free_bytes=free,
     )
     plan = make_plan(shape, machine, request)
+    files = launch_files(plan, asked) if asked and plan.fits else {}
     _print(output, plan, explain)
-    written = _export(plan, export, export_to, model_path or str(model), nodes)
+    if asked and not plan.fits:
+        raise InputError(
+            "a launch that does not fit is not written",
+            hint="change --context, --tp or the hardware until the plan fits",
+            where="--export",
+        )
+    written = _write(files)
     drawn = _draw(plan, picture)
     for name in [*written, *drawn]:
         output.text(f"written: {name}")
@@ -121,47 +135,22 @@ def describe(plan: LaunchPlan) -> dict[str, Any]:
     }
 
 
-def _export(
-    plan: LaunchPlan, kind: str | None, folder: Path, model: str, nodes: str | None
-) -> list[str]:
-    """Write the launch files, if any are asked for; a plan that cannot run is not written."""
-    if kind is None:
-        if nodes:
-            hint = "add --export compose or --export systemd, or leave it out"
-            raise InputError("addresses are for launch files", hint=hint, where="--nodes")
-        return []
-    from hy3.deploy.engine_command import Launch
-    from hy3.deploy.export import export_compose, export_systemd
-    from hy3.nodes.node import parse_names
-
-    if not plan.fits:
-        raise InputError(
-            "a launch that does not fit is not written",
-            hint="change --context, --tp or the hardware until the plan fits",
-            where="--export",
-        )
-    addresses = parse_names(nodes) if nodes else ()
-    model = str(Path(model).expanduser().absolute())
-    launch = Launch(model, host="127.0.0.1", port=8000, nodes=addresses)
-    make = export_compose if kind == "compose" else export_systemd
-    files = make(plan.settings, plan.hardware, plan.memory.utilization, launch)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [str(folder / name) for name in files]
-
-
-def _check_options(
-    engine: str | None, kv_dtype: str | None, export: str | None, picture: Path | None
-) -> None:
+def _check_options(engine: str | None, kv_dtype: str | None, picture: Path | None) -> None:
     from hy3.plan.settings import ENGINES, KV_DTYPE_BYTES
 
     check_choice("--engine", engine, ENGINES)
     check_choice("--kv-dtype", kv_dtype, KV_DTYPE_BYTES)
-    check_choice("--export", export, ("compose", "systemd"))
     if picture is not None and picture.suffix != ".svg":
         hint = "name a file that ends in .svg"
         raise InputError(f"{picture.name!r} is no SVG file", hint=hint, where="--picture")
+
+
+def _write(files: dict[Path, str]) -> list[str]:
+    """Write the launch files, their folder as well."""
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return [str(path) for path in files]
 
 
 def _draw(plan: LaunchPlan, path: Path | None) -> list[str]:
@@ -194,7 +183,20 @@ def _read_shape(model: str, recipe: str | None, output: Output) -> ModelShape:
         return shape_of_forms(f"{opened.name} as {recipe}", config, forms)
 
 
-def _hardware(text: str) -> tuple[Any, int | None]:
+def _free_bytes(free_gib: float, hardware: Hardware) -> int:
+    """As stated, which cannot be more than the device has."""
+    visible = hardware.device.visible_bytes
+    if free_gib * _GIB > visible:
+        raise InputError(
+            f"{free_gib:g} GiB are more than the {visible / _GIB:.1f} GiB that a "
+            f"{hardware.device.label} has",
+            hint="state what is free on one device",
+            where="--free-gib",
+        )
+    return int(free_gib * _GIB)
+
+
+def _hardware(text: str) -> tuple[Hardware, int | None]:
     from hy3.hardware.device import parse_hardware
 
     if text != "auto":
@@ -216,6 +218,9 @@ def _print(output: Output, plan: LaunchPlan, explain: bool) -> None:
         output.text(f"cannot run: {rule.sentence} ({rule.source})")
     if not plan.broken:
         output.text(_verdict(plan))
+    idle = plan.hardware.devices - plan.settings.ranks
+    if idle > 0:
+        output.text(f"{idle} of {plan.hardware.devices} devices would do nothing: {_tp(plan)}")
     _print_memory(output, plan)
     _print_speed(output, plan)
     rows = [
@@ -236,8 +241,20 @@ def _print(output: Output, plan: LaunchPlan, explain: bool) -> None:
         output.text(f"{decode.confidence}; --explain shows every reason and source")
 
 
+def _tp(plan: LaunchPlan) -> str:
+    """Why tensor parallelism is what it is."""
+    reason = next(each.reason for each in plan.choices if each.setting == "tensor parallel")
+    return f"TP={plan.settings.tensor_parallel} is {reason}"
+
+
 def _verdict(plan: LaunchPlan) -> str:
     settings, memory = plan.settings, plan.memory
+    if memory.more_than_free:
+        return (
+            f"does not fit: {memory.utilization:.2f} of what is visible are "
+            f"{_gib(memory.budget_bytes)}, {_gib(memory.free_bytes)} are free, and an engine "
+            "refuses to start with less"
+        )
     pool = f"{memory.kv_tokens} tokens of KV cache beside {_gib(memory.weight_bytes)} of weights"
     if memory.kv_bytes <= 0:
         return f"does not fit: {_gib(memory.weight_bytes)} of weights leave no room on a rank"
@@ -280,8 +297,8 @@ def _print_memory(output: Output, plan: LaunchPlan) -> None:
 
 
 def _bar(part: float, whole: float) -> str:
-    """A picture of a share, 20 cells wide."""
-    return "#" * round(20 * part / whole)
+    """A picture of a share, 20 cells wide at the most."""
+    return "#" * round(20 * min(part / whole, 1.0)) if whole else ""
 
 
 def _print_speed(output: Output, plan: LaunchPlan) -> None:
@@ -290,11 +307,16 @@ def _print_speed(output: Output, plan: LaunchPlan) -> None:
     title = f"One decode step: {decode.step_s * 1e3:.1f} ms, {decode.tokens_per_step:.2f} tokens"
     output.table(("term", "time", "what it is"), rows, title=title)
     speed, low, high = decode.stream_tok_s, decode.low, decode.high
+    if not plan.fits:
+        output.text("if it could run so:")
     output.text(
         f"{speed:.1f} tok/s a stream ({speed * low:.1f} to {speed * high:.1f}), "
         f"{speed * count:.1f} in all, at {plan.sequence_tokens} tokens a sequence; the first token "
         f"of such a prompt after {plan.prefill_s[0]:.2f} to {plan.prefill_s[1]:.2f} s"
     )
+    held = plan.memory.kv_tokens // plan.sequence_tokens
+    if plan.fits and held < count:
+        output.text(f"the cache holds {held} such sequences at a time: of {count}, others wait")
 
 
 def _print_reasons(output: Output, plan: LaunchPlan) -> None:

@@ -45,14 +45,18 @@ def _service(
     settings: Settings, hardware: Hardware, utilization: float, launch: Launch, rank: int
 ) -> dict[str, Any]:
     gpus = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    model = _literal(launch.model)
     service: dict[str, Any] = {
         "image": _IMAGE,
         "entrypoint": [],
-        "command": engine_command(settings, hardware, utilization, launch, rank),
+        "command": [
+            _literal(word) for word in engine_command(settings, hardware, utilization, launch, rank)
+        ],
         "network_mode": "host",
         "ipc": "host",
         "ulimits": {"memlock": -1, "nofile": 1048576},
-        "volumes": [f"{launch.model}:{launch.model}:ro"],
+        # In long form: a path may hold colons, and one that is missing is not made.
+        "volumes": [{"type": "bind", "source": model, "target": model, "read_only": True}],
         "deploy": {"resources": {"reservations": {"devices": [gpus]}}},
         "restart": "no",
     }
@@ -99,6 +103,11 @@ def _unit(
         "WantedBy=multi-user.target",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _literal(word: str) -> str:
+    """A word that Compose takes as it is: no variable is looked up in it."""
+    return word.replace("$", "$$")
 
 
 def _quoted(word: str) -> str:

@@ -15,7 +15,7 @@ from hy3.errors import InputError
 
 MIB = 2**20
 GIB = 2**30
-_SHORT = re.compile(r"(?:(\d+)x)?(?:(\d+)x)?([a-z][a-z0-9-]*)")
+_SHORT = re.compile(r"(?:([0-9]{1,6})x)?(?:([0-9]{1,6})x)?([a-z][a-z0-9-]*)")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def parse_hardware(text: str) -> Hardware:
         InputError: listing the known devices.
     """
     devices = load_devices()
-    found = _SHORT.fullmatch(text.lower())
+    found = _SHORT.fullmatch(text.strip().lower())
     if not found or found[3] not in devices:
         raise InputError(
             f"{text!r} is not known",
@@ -88,7 +88,9 @@ def parse_hardware(text: str) -> Hardware:
     first, second = (int(part) if part else None for part in (found[1], found[2]))
     if 0 in (first, second):
         raise InputError(
-            f"{text!r} is no device at all", hint="write COUNTxDEVICE", where="--hardware"
+            f"{text!r} is no device at all",
+            hint=f"write how many there are, as 1x{device.name}",
+            where="--hardware",
         )
     if first and second:
         return Hardware(device, nodes=first, per_node=second)

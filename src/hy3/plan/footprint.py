@@ -40,6 +40,7 @@ class Footprint:
     weights: tuple[Term, ...]
     others: tuple[Term, ...]
     budget_bytes: int  # utilization x visible memory
+    free_bytes: int  # before the engine starts
     utilization: float
     utilization_reason: str
     kv_bytes_per_token: int
@@ -60,9 +61,14 @@ class Footprint:
         """Tokens of KV cache that fit, 0 when none do."""
         return max(0, self.kv_bytes) // self.kv_bytes_per_token
 
+    @property
+    def more_than_free(self) -> bool:
+        """Whether the engine's share is not even free, which engines check first of all."""
+        return self.budget_bytes > self.free_bytes
+
     def starts(self, settings: Settings) -> bool:
-        """Whether one sequence can be as long as the context, which engines check at the start."""
-        return self.kv_tokens >= settings.context
+        """Whether the share is free, and one sequence can be as long as the context."""
+        return not self.more_than_free and self.kv_tokens >= settings.context
 
     def holds_all(self, settings: Settings) -> bool:
         """Whether every sequence can be as long as the context at once."""
@@ -87,6 +93,7 @@ def footprint(
         ),
         others=tuple(_others(shape, device, settings, free)),
         budget_bytes=int(utilization * device.visible_bytes),
+        free_bytes=free,
         utilization=utilization,
         utilization_reason=reason,
         kv_bytes_per_token=kv_rank_bytes(shape, settings),
@@ -110,7 +117,7 @@ def _utilization(device: Device, settings: Settings, free: int) -> tuple[float, 
         return settings.utilization, "as given"
     share = free / device.visible_bytes
     steps = int((share - _UTILIZATION_STEP) / _UTILIZATION_STEP)
-    value = min(_UTILIZATION_CAP, steps * _UTILIZATION_STEP)
+    value = max(0.0, min(_UTILIZATION_CAP, steps * _UTILIZATION_STEP))
     reason = (
         f"{free / GIB:.1f} of {device.visible_bytes / GIB:.1f} GiB are free, a share of "
         f"{share:.3f}; an engine refuses to start above it"

@@ -12,6 +12,7 @@ from hy3.checkpoint.header import DTYPE_BYTES
 from hy3.checkpoint.index import Checkpoint, open_checkpoint
 from hy3.checkpoint.model_config import Hy3Config, load_config
 from hy3.checkpoint.names import expected_tensors, is_mtp, layer_of, tensor_class
+from hy3.errors import InputError
 from hy3.plan.settings import KV_DTYPE_BYTES
 
 ROUTED = "routed_expert"
@@ -19,6 +20,11 @@ ROUTED = "routed_expert"
 LOOKED_UP = ("embedding",)
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _WEIGHT_ENDS = (".weight", ".weight_packed")
+_PACKED = {"U8", "I32", "F8_E4M3"}
+# Integers of 4 or of 8 bits: the dtype of the words that hold them does not say which.
+_UNTOLD = ("I32",)
+_NO_WEIGHTS = ("expert_bias", "unknown")
+_Key = tuple[str, bool]  # a class, and whether it is the MTP layer's
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,18 @@ def read_shape(folder: Path) -> ModelShape:
 
 
 def shape_of(name: str, checkpoint: Checkpoint, config: Hy3Config) -> ModelShape:
-    """The shape of an opened checkpoint, whose headers may have come from anywhere."""
-    return _shape(name, config, _classes(checkpoint, config))
+    """The shape of an opened checkpoint, whose headers may have come from anywhere.
+
+    A checkpoint that lost its MTP layer, as some converters leave it, has none.
+
+    Raises:
+        InputError: the shards hold another number of weights than config.json describes.
+    """
+    stored = _stored(checkpoint, config)
+    if not any(mtp for _, mtp in stored.sizes()):
+        config = replace(config, num_mtp_layers=0)
+    _refuse_other_counts(name, stored.weights(), _parameters(config))
+    return _shape(name, config, stored.counted(config))
 
 
 def shape_of_forms(name: str, config: Hy3Config, forms: Mapping[str, str]) -> ModelShape:
@@ -89,11 +105,11 @@ def shape_of_forms(name: str, config: Hy3Config, forms: Mapping[str, str]) -> Mo
     Args:
         forms: weight name -> what it would be stored as, see ``hy3.checkpoint.forms``
     """
-    classes = _Classes(config)
+    classes = _Stored(config)
     for weight, spec in expected_tensors(config).items():
         for stored in stored_specs(spec, forms[weight]):
             classes.add(stored.name, stored.dtype, stored.nbytes)
-    return _shape(name, config, classes.counted())
+    return _shape(name, config, classes.counted(config))
 
 
 def _shape(name: str, config: Hy3Config, classes: tuple[WeightClass, ...]) -> ModelShape:
@@ -116,49 +132,95 @@ def _shape(name: str, config: Hy3Config, classes: tuple[WeightClass, ...]) -> Mo
     )
 
 
-def _classes(checkpoint: Checkpoint, config: Hy3Config) -> tuple[WeightClass, ...]:
-    classes = _Classes(config)
+def decoded(shape: ModelShape) -> ModelShape:
+    """What an engine holds that makes BF16 of packed weights while it loads them."""
+    return replace(
+        shape,
+        classes=tuple(
+            replace(each, nbytes=2 * each.parameters, forms=("BF16",))
+            if set(each.forms) & _PACKED
+            else each
+            for each in shape.classes
+        ),
+    )
+
+
+def _stored(checkpoint: Checkpoint, config: Hy3Config) -> _Stored:
+    stored = _Stored(config)
     for header in checkpoint.headers.values():
         for name, info in header.tensors.items():
-            classes.add(name, info.dtype, info.end - info.start)
-    return classes.counted()
+            stored.add(name, info.dtype, info.end - info.start)
+    return stored
 
 
-class _Classes:
+def _refuse_other_counts(
+    name: str, found: Mapping[_Key, int | None], wanted: Mapping[_Key, int]
+) -> None:
+    """Files of one model beside the config of another would be planned without a word."""
+    for key in sorted(found.keys() | wanted.keys()):
+        kind, mtp = key
+        held, described = found.get(key, 0), wanted.get(key, 0)
+        if kind in _NO_WEIGHTS or held is None or held == described:
+            continue
+        raise InputError(
+            f"the shards hold {held} weights of {kind}{' (MTP)' if mtp else ''}, "
+            f"config.json describes {described}",
+            hint="hy3 inspect lists what is missing or of another size; fetch both from one place",
+            where=name,
+        )
+
+
+class _Stored:
     """Sums up stored tensors by class."""
 
     def __init__(self, config: Hy3Config) -> None:
-        self.config = config
         self.mtp_prefix = f"model.layers.{config.num_layers}."
         # By name with every digit a zero, dtype, and whether of the MTP layer: there are 100,000
         # names but few of these. As bytes, which are translated ten times as fast.
-        self.sizes: dict[tuple[bytes, str, bool], int] = {}
+        self._sizes: dict[tuple[bytes, str, bool], int] = {}
 
     def add(self, name: str, dtype: str, nbytes: int) -> None:
         """Count one tensor."""
         key = (name.encode().translate(_ZEROS), dtype, name.startswith(self.mtp_prefix))
-        self.sizes[key] = self.sizes.get(key, 0) + nbytes
+        self._sizes[key] = self._sizes.get(key, 0) + nbytes
 
-    def counted(self) -> tuple[WeightClass, ...]:
-        """The classes, largest first."""
-        sizes: Counter[tuple[str, bool]] = Counter()
-        forms: dict[tuple[str, bool], set[str]] = {}
-        for (zeroed, dtype, mtp), nbytes in self.sizes.items():
+    def sizes(self) -> Counter[_Key]:
+        """Bytes of each class."""
+        found: Counter[_Key] = Counter()
+        for (zeroed, _, mtp), nbytes in self._sizes.items():
+            found[tensor_class(zeroed.decode()), mtp] += nbytes
+        return found
+
+    def weights(self) -> dict[_Key, int | None]:
+        """Weights of each class, scales not counted; None where the dtype does not tell."""
+        found: dict[_Key, int | None] = {}
+        for (zeroed, dtype, mtp), nbytes in self._sizes.items():
             name = zeroed.decode()
+            if not name.endswith(_WEIGHT_ENDS):
+                continue
             key = (tensor_class(name), mtp)
-            sizes[key] += nbytes
+            before = found.get(key, 0)
+            count = 2 * nbytes if dtype == "U8" else nbytes // DTYPE_BYTES[dtype]
+            found[key] = None if dtype in _UNTOLD or before is None else before + count
+        return found
+
+    def counted(self, config: Hy3Config) -> tuple[WeightClass, ...]:
+        """The classes, largest first."""
+        forms: dict[_Key, set[str]] = {}
+        for zeroed, dtype, mtp in self._sizes:
+            name = zeroed.decode()
             if name.endswith(_WEIGHT_ENDS):
-                forms.setdefault(key, set()).add(dtype)
-        parameters = _parameters(self.config)
+                forms.setdefault((tensor_class(name), mtp), set()).add(dtype)
+        parameters = _parameters(config)
         return tuple(
             WeightClass(*key, parameters[key], size, tuple(sorted(forms.get(key, ()))))
-            for key, size in sorted(sizes.items(), key=lambda item: -item[1])
+            for key, size in sorted(self.sizes().items(), key=lambda item: -item[1])
         )
 
 
-def _parameters(config: Hy3Config) -> Counter[tuple[str, bool]]:
+def _parameters(config: Hy3Config) -> Counter[_Key]:
     """Elements of the model by class, however they are stored; layers of a kind are equal."""
-    counts: Counter[tuple[str, bool]] = Counter()
+    counts: Counter[_Key] = Counter()
     few = replace(config, num_layers=config.num_dense_layers + 1)
     for name, spec in expected_tensors(few).items():
         layer = layer_of(name)

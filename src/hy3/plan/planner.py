@@ -10,7 +10,7 @@ from hy3.hardware.device import Hardware
 from hy3.plan.calibration import EAGER, GRAPHS, load_calibrations
 from hy3.plan.engine_kernels import KernelChoice, kernel_choices
 from hy3.plan.footprint import Footprint, footprint, largest_concurrency, largest_context
-from hy3.plan.model_shape import ModelShape
+from hy3.plan.model_shape import ModelShape, decoded
 from hy3.plan.roofline import (
     Prediction,
     Workload,
@@ -18,7 +18,7 @@ from hy3.plan.roofline import (
     predict_decode,
     predict_prefill_s,
 )
-from hy3.plan.settings import VLLM, Settings
+from hy3.plan.settings import NATIVE, VLLM, Settings
 from hy3.plan.sharding import Constraint, broken_rules, broken_splits
 
 # Hy3's drafts: position 1 was accepted in 62 to 76 of 100 steps, position 2 in 18 to 21; so one in
@@ -27,6 +27,7 @@ HY3_ACCEPTANCE = (0.69, 0.29, 0.29, 0.29)
 _ACCEPTANCE_SOURCE = "https://github.com/tonyd2wild/Hy3-295B-NVFP4-MTP-2x-DGX-Spark"
 _ALTERNATIVE_DEPTHS = (0, 1, 2)
 _USUAL_CONTEXT = 32768
+_USUAL_SEQUENCE = 1024
 FP8_CLASSES = ("attention", "shared_expert", "dense_mlp")
 
 
@@ -89,15 +90,18 @@ class Request:
     graphs: bool | None = None
     utilization: float | None = None
     free_bytes: int | None = None  # measured on the machine itself
-    sequence_tokens: int = 1024  # in each sequence's cache, on average, for the speed
+    sequence_tokens: int | None = None  # in each sequence's cache, on average, for the speed
     acceptance: tuple[float, ...] = HY3_ACCEPTANCE
 
 
 def make_plan(shape: ModelShape, hardware: Hardware, request: Request) -> LaunchPlan:
     """Resolve what was left open and predict memory and speed."""
+    if request.engine == NATIVE:
+        shape = decoded(shape)
     settings, choices = _resolve(shape, hardware, request)
     memory = footprint(shape, hardware.device, settings, request.free_bytes)
     decode = _predict(shape, hardware, settings, request)
+    tokens = _sequence_tokens(settings.context, request)
     return LaunchPlan(
         shape=shape,
         hardware=hardware,
@@ -108,11 +112,23 @@ def make_plan(shape: ModelShape, hardware: Hardware, request: Request) -> Launch
         largest_context=largest_context(memory, settings, shape.max_positions),
         largest_concurrency=largest_concurrency(memory, settings),
         decode=decode,
-        prefill_s=predict_prefill_s(shape, hardware, settings, request.sequence_tokens),
-        sequence_tokens=request.sequence_tokens,
+        prefill_s=predict_prefill_s(shape, hardware, settings, tokens),
+        sequence_tokens=tokens,
         kernels=tuple(kernel_choices(shape, hardware.device, settings)),
         alternatives=tuple(_alternatives(shape, hardware, settings, request)),
     )
+
+
+def _sequence_tokens(context: int, request: Request) -> int:
+    if request.sequence_tokens is None:
+        return min(_USUAL_SEQUENCE, context)
+    if request.sequence_tokens > context:
+        raise InputError(
+            f"{request.sequence_tokens} tokens do not fit into a context of {context}",
+            hint="lower it, or raise --context",
+            where="--sequence-tokens",
+        )
+    return request.sequence_tokens
 
 
 def _resolve(
@@ -174,7 +190,7 @@ def _depth(shape: ModelShape, request: Request) -> tuple[int, str]:
         if request.draft_depth > len(request.acceptance):
             raise InputError(
                 f"{request.draft_depth} drafts are more than acceptances are known for",
-                hint=f"at most {len(request.acceptance)}, or give --acceptance for each",
+                hint=f"ask for {len(request.acceptance)} at the most",
                 where="--drafts",
             )
         return request.draft_depth, "as asked"
@@ -201,7 +217,8 @@ def _tensor_parallel(
         return request.tensor_parallel, "as asked"
     fitting: list[tuple[float, int]] = []
     allowed = []
-    for size in range(1, hardware.devices + 1):
+    # No more ranks than query heads, however many devices there are.
+    for size in range(1, min(hardware.devices, shape.heads) + 1):
         trial = replace(settings, tensor_parallel=size)
         if broken_splits(shape, hardware, trial):
             continue
@@ -213,7 +230,10 @@ def _tensor_parallel(
         return hardware.devices, "no size is allowed; see the broken rules"
     if not fitting:
         return max(allowed), "nothing fits; this size comes nearest"
-    return max(fitting)[1], f"fastest of the sizes that fit ({_names(s for _, s in fitting)})"
+    size = max(fitting)[1]
+    reason = f"fastest of the sizes that fit ({_names(s for _, s in fitting)})"
+    whole = broken_rules(shape, hardware, replace(settings, tensor_parallel=hardware.devices))
+    return size, "; ".join([reason, *(rule.sentence for rule in whole)])
 
 
 def _names(sizes: Iterator[int]) -> str:
@@ -224,9 +244,12 @@ def _predict(
     shape: ModelShape, hardware: Hardware, settings: Settings, request: Request
 ) -> Prediction:
     calibration = load_calibrations()[hardware.device.kind, mode_of(settings)]
-    workload = Workload(min(request.sequence_tokens, settings.context), request.acceptance)
+    workload = Workload(_sequence_tokens(settings.context, request), request.acceptance)
     used = hardware.used_by(settings.ranks)
-    return predict_decode(shape, used, settings, workload, calibration)
+    decode = predict_decode(shape, used, settings, workload, calibration)
+    if settings.engine == NATIVE:
+        decode = replace(decode, confidence="low: no measured row is of hy3's own engine")
+    return decode
 
 
 def _alternatives(
@@ -240,7 +263,8 @@ def _alternatives(
         changed = replace(settings, tensor_parallel=size)
         if not broken_splits(shape, hardware, changed):
             yield _alternative(f"TP={size}", shape, hardware, changed, request)
-    if shape_with_fp8(shape) != shape:
+    # The native engine decodes weights when it loads them, so their form changes nothing.
+    if settings.engine != NATIVE and shape_with_fp8(shape) != shape:
         name = "attention, shared expert and dense layer in FP8"
         yield _alternative(name, shape_with_fp8(shape), hardware, settings, request)
     other = EAGER if settings.graphs else GRAPHS
