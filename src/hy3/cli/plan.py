@@ -9,7 +9,7 @@ import typer
 
 from hy3.cli.choices import check_choice
 from hy3.cli.output import Output
-from hy3.cli.plan_export import launch_files, parse_export
+from hy3.cli.plan_export import Export, launch_files, parse_export
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def command(
     ),
     free_gib: float | None = typer.Option(None, min=0.1, help="Free memory of a device."),
     sequence_tokens: int | None = typer.Option(
-        None, min=1, help="Tokens in each sequence's cache, for the speed.", show_default="1024"
+        None, min=1, help="Tokens in the cache of each, for the speed.", show_default="1024"
     ),
     export: str | None = typer.Option(None, help="Write launch files: compose or systemd."),
     export_to: Path | None = typer.Option(
@@ -77,7 +77,13 @@ def command(
         sequence_tokens=sequence_tokens,
         free_bytes=free,
     )
-    plan = make_plan(shape, machine, request)
+    _answer(output, make_plan(shape, machine, request), asked, picture, explain)
+
+
+def _answer(
+    output: Output, plan: LaunchPlan, asked: Export | None, picture: Path | None, explain: bool
+) -> None:
+    """Print the plan and write its files; what cannot be written is refused before any is."""
     files = launch_files(plan, asked) if asked and plan.fits else {}
     _print(output, plan, explain)
     if asked and not plan.fits:
@@ -257,7 +263,11 @@ def _verdict(plan: LaunchPlan) -> str:
         )
     pool = f"{memory.kv_tokens} tokens of KV cache beside {_gib(memory.weight_bytes)} of weights"
     if memory.kv_bytes <= 0:
-        return f"does not fit: {_gib(memory.weight_bytes)} of weights leave no room on a rank"
+        others = sum(term.nbytes for term in memory.others)
+        return (
+            f"does not fit: {_gib(memory.weight_bytes)} of weights and {_gib(others)} beside them "
+            f"leave no room in {_gib(memory.budget_bytes)}"
+        )
     if not plan.fits:
         return f"does not fit: {pool}, not even one sequence of {settings.context} tokens"
     if memory.holds_all(settings):

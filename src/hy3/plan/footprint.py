@@ -91,7 +91,7 @@ def footprint(
             for each in shape.classes
             if settings.draft_depth or not each.mtp
         ),
-        others=tuple(_others(shape, device, settings, free)),
+        others=tuple(_others(shape, device, settings)),
         budget_bytes=int(utilization * device.visible_bytes),
         free_bytes=free,
         utilization=utilization,
@@ -125,7 +125,7 @@ def _utilization(device: Device, settings: Settings, free: int) -> tuple[float, 
     return round(value, 2), reason
 
 
-def _others(shape: ModelShape, device: Device, settings: Settings, free: int) -> list[Term]:
+def _others(shape: ModelShape, device: Device, settings: Settings) -> list[Term]:
     work = settings.batched_tokens * activation_bytes_per_token(shape, settings)
     terms = [
         Term("workspace", work, f"activations of {settings.batched_tokens} tokens in one step"),
@@ -139,8 +139,10 @@ def _others(shape: ModelShape, device: Device, settings: Settings, free: int) ->
         reason = f"{count} CUDA graphs of {layers} layers"
         terms.append(Term("graphs", count * layers * _GRAPH_BYTES_PER_LAYER, reason))
     if device.unified:
-        held = device.visible_bytes - free
-        reason = "held by the system, page cache counts as used: memory is the machine's own"
+        # Engines count what grows beside them while they load. That was once about what a booted
+        # machine holds, and no reason makes it more where less is free, which lowers their share.
+        held = device.visible_bytes - device.free_bytes
+        reason = "taken by the system while the engine loads: page cache counts as used"
         terms.append(Term("system", held, reason))
     return terms
 

@@ -199,8 +199,7 @@ def _collectives(shape: ModelShape, hardware: Hardware, settings: Settings) -> l
         nbytes = 2 * shape.hidden_size * tokens
         # A ring between machines takes 2 (n - 1) steps, and small messages pay for each of them;
         # peers in one machine reach each other at once.
-        machines = -(-settings.ranks // hardware.per_node)
-        hops = machines - 1 if machines > 1 else 1
+        hops = hardware.nodes - 1 if hardware.nodes > 1 else 1
         one = hops * device.collective_s + 2 * nbytes / device.link_bytes_s
         reason = f"{count} all-reduces of {nbytes / 1e3:.0f} kB, {one * 1e6:.0f} us each"
         terms.append(TimeTerm("collectives", count * one, reason))

@@ -62,6 +62,23 @@ def test_no_context_is_longer_than_the_model_knows(tmp_path: Path) -> None:
         ["--hardware", "gb10", "--engine", "llama"],
         ["--hardware", "gb10", "--kv-dtype", "int8"],
         ["--hardware", "gb10", "--drafts", "9"],
+        ["--hardware", "99999999xgb10"],
+        ["--hardware", "1" + 5000 * "0" + "xgb10"],
+        ["--hardware", "gb10", "--concurrency", "1" + 400 * "0"],
+        ["--hardware", "gb10", "--sequence-tokens", "5000"],
+        ["--hardware", "gb10", "--context", "512", "--sequence-tokens", "1024"],
+        ["--hardware", "gb10", "--free-gib", "inf"],
+        ["--hardware", "gb10", "--free-gib", "122"],
+        # Options of --export without it, and what no launch file can hold.
+        ["--hardware", "gb10", "--nodes", "a,b"],
+        ["--hardware", "gb10", "--export-to", "x"],
+        ["--hardware", "gb10", "--model-path", "/x"],
+        ["--hardware", "gb10", "--export", "compose", "--nodes", "a b"],
+        ["--hardware", "gb10", "--export", "compose", "--nodes", "a,a"],
+        ["--hardware", "gb10", "--export", "systemd", "--model-path", "/m\nExecStart=x"],
+        ["--hardware", "gb10", "--export", "systemd", "--model-path", "/m\udcff"],
+        # What a recipe would make lies in no folder yet.
+        ["--hardware", "gb10", "--export", "systemd", "--recipe", "fp8"],
     ],
 )
 def test_refusals(arguments: list[str]) -> None:
@@ -80,14 +97,23 @@ def test_hardware_forms() -> None:
 
 
 def test_probe() -> None:
-    found = probe_hardware(lambda: "NVIDIA H200, 143000\nNVIDIA H200, 120000\n")
+    two = "NVIDIA H200, 143771, 143000\nNVIDIA H200, 143771, 120000\n"
+    found = probe_hardware(lambda: two)
     assert found.hardware.text == "2 x H200 SXM" and found.free_bytes == 120_000 * MIB
-    spark = probe_hardware(lambda: "NVIDIA GB10, [N/A]\n", available=lambda: 7)
+    spark = probe_hardware(lambda: "NVIDIA GB10, [N/A], [N/A]\n", available=lambda: 7)
     assert spark.hardware.device.name == "gb10" and spark.free_bytes == 7
     for answer, message in (
         ("", "names no device"),
-        ("Unheard Of 9000, 1\n", "not in the table"),
-        ("NVIDIA H200, 1\nNVIDIA L40S, 1\n", "mixes"),
+        ("Unheard Of 9000, 1, 1\n", "not in the table"),
+        ("NVIDIA H200, 1, 1\nNVIDIA L40S, 1, 1\n", "mixes"),
+        ("NVIDIA GeForce RTX 4090, 24564, [N/A]\n", "does not say how much memory"),
+        # Their names hold those of other devices.
+        ("NVIDIA A100-SXM4-40GB, 40960, 40000\n", "has 40.0 GiB, .* 80.0"),
+        ("NVIDIA H100 NVL, 95830, 95000\n", "has 93.6 GiB"),
+        ("NVIDIA RTX A1000 6GB Laptop GPU, 6144, 6000\n", "not in the table"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU, 16376, 16000\n", "not in the table"),
+        ("NVIDIA GB200, 189471, 189000\n", "not in the table"),
+        ("NVIDIA H100 PCIe, 81559, 81000\n", "not in the table"),
     ):
         with pytest.raises(EnvironmentFault, match=message):
             probe_hardware(lambda answer=answer: answer)
@@ -97,9 +123,16 @@ def test_export_writes_files_and_refuses_what_does_not_fit(tmp_path: Path) -> No
     arguments = [TINY, "--hardware", "gb10", "--export", "compose", "--export-to", str(tmp_path)]
     found = run(*arguments, "--model-path", "/models/tiny", "--json")
     assert json.loads(found.stdout)["exported"] == [str(tmp_path / "compose.node0.yaml")]
-    assert "/models/tiny:/models/tiny:ro" in (tmp_path / "compose.node0.yaml").read_text()
+    assert '"source": "/models/tiny"' in (tmp_path / "compose.node0.yaml").read_text()
     refused = run(*arguments, "--context", "2000000000")
     assert "does not fit is not written" in str(refused.exception)
+    # The same again is no fault; what somebody has edited stays.
+    again = run(*arguments, "--model-path", "/models/tiny")
+    assert again.exit_code == 0
+    (tmp_path / "compose.node0.yaml").write_text("mine")
+    kept = run(*arguments, "--model-path", "/models/tiny")
+    assert isinstance(kept.exception, InputError) and "--export-to" in kept.exception.hint
+    assert (tmp_path / "compose.node0.yaml").read_text() == "mine"
 
 
 def test_addresses_are_never_dropped(tmp_path: Path) -> None:
@@ -131,3 +164,38 @@ def test_the_picture_is_written_where_asked(tmp_path: Path) -> None:
     assert path.read_text().startswith("<?xml")
     refused = run(TINY, "--hardware", "gb10", "--picture", "memory.png")
     assert isinstance(refused.exception, InputError) and refused.exception.where == "--picture"
+
+
+def test_many_devices_take_no_time() -> None:
+    found = run(TINY, "--hardware", "999999xgb10", "--json")
+    assert json.loads(found.stdout)["settings"]["tensor_parallel"] <= 8
+
+
+@pytest.mark.parametrize("free", ["0.1", "1"])
+def test_no_room_at_all_is_told(free: str) -> None:
+    found = run(TINY, "--hardware", "gb10", "--free-gib", free)
+    assert found.exit_code == 0 and "does not fit" in found.stdout
+    assert "if it could run so" in found.stdout
+
+
+def test_a_share_that_is_not_free_is_refused_by_engines() -> None:
+    """A GB10 has 111.4 of 121.69 GiB free: 0.92 is more (vLLM's default), 0.91 is not."""
+    share = [TINY, "--hardware", "gb10", "--utilization"]
+    assert json.loads(run(*share, "0.91", "--json").stdout)["fits"]
+    refused = json.loads(run(*share, "0.92", "--json").stdout)
+    assert not refused["fits"] and not any(each["fits"] for each in refused["alternatives"])
+    assert "112.0 GiB, 111.4 GiB are free" in run(*share, "0.92").stdout
+    less = run(*share, "0.90", "--free-gib", "102")
+    assert "does not fit" in less.stdout
+
+
+def test_devices_that_would_do_nothing_are_named_with_the_rule() -> None:
+    """hy3-tiny has two KV heads; a third device can hold none."""
+    found = run(TINY, "--hardware", "3xgb10")
+    line = next(line for line in found.stdout.splitlines() if "would do nothing" in line)
+    assert "2 KV heads cannot be split over TP=3" in line
+
+
+def test_sequences_that_wait_are_told() -> None:
+    found = run(TINY, "--hardware", "gb10", "--concurrency", "100000")
+    assert "such sequences at a time" in found.stdout

@@ -130,6 +130,18 @@ def test_compose_files_pass_the_published_schema() -> None:
         assert ("healthcheck" in service) == (rank == 0)
 
 
+def test_a_path_is_taken_literally_by_compose() -> None:
+    """Colons end a part of a volume's short form, and a dollar begins a variable."""
+    path = '/models/$HOME/a:b "c" 100%'
+    launch = Launch(path, "127.0.0.1", 8000)
+    text = export_compose(Settings("vllm"), parse_hardware("h200"), 0.9, launch)
+    service = yaml.safe_load(text["compose.node0.yaml"])["services"]["engine"]
+    bind = service["volumes"][0]
+    assert bind["source"] == bind["target"] == path.replace("$", "$$") and bind["read_only"]
+    assert service["command"][2] == path.replace("$", "$$")
+    assert service["image"].startswith("${HY3_ENGINE_IMAGE:?")
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("ulimits", "memlock"), ("image", ["x"]), ("command", {"a": 1})]
 )

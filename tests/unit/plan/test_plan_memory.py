@@ -10,6 +10,7 @@ import pytest
 
 from hy3.checkpoint.model_config import parse_config
 from hy3.checkpoint.names import expected_tensors
+from hy3.errors import InputError
 from hy3.hardware.device import GIB, parse_hardware
 from hy3.plan.footprint import (
     activation_bytes_per_token,
@@ -18,7 +19,8 @@ from hy3.plan.footprint import (
     largest_concurrency,
     largest_context,
 )
-from hy3.plan.model_shape import ModelShape, read_shape, shape_of_forms
+from hy3.plan.model_shape import ModelShape, decoded, read_shape, shape_of_forms
+from hy3.plan.planner import Request, make_plan
 from hy3.plan.settings import Settings
 from hy3.plan.sharding import broken_rules, kv_rank_bytes, rank_bytes
 from hy3.quantize.assignment import assign
@@ -26,6 +28,7 @@ from hy3.quantize.recipe import load_recipe
 from support.real_models import HY3, HY_MT2
 from support.sparse import write_sparse
 
+TINY = Path(__file__).resolve().parents[3] / "models" / "hy3-tiny"
 RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 
 
@@ -132,7 +135,10 @@ def test_utilization_comes_from_what_is_free(hy3: ModelShape) -> None:
     assert 0.92 * device.visible_bytes > device.free_bytes > 0.90 * device.visible_bytes
     assert "refuses to start" in planned.utilization_reason
     less = footprint(hy3, device, settings, free_bytes=102 * GIB)
-    assert less.utilization == 0.82 and less.kv_tokens == 0
+    # Less that is free lowers the share, and is not taken off a second time.
+    assert less.utilization == 0.82
+    assert planned.kv_bytes - less.kv_bytes == planned.budget_bytes - less.budget_bytes
+    assert footprint(hy3, device, settings, 60 * GIB).kv_tokens == 0
 
 
 def test_what_fits(hy3: ModelShape, small: ModelShape) -> None:
@@ -148,6 +154,49 @@ def test_what_fits(hy3: ModelShape, small: ModelShape) -> None:
     assert footprint(small, parse_hardware("rtx-4090").device, alone).kv_tokens == 0
     assert footprint(small, parse_hardware("rtx-5090").device, alone).kv_tokens == 0
     assert footprint(small, parse_hardware("gb10").device, alone).starts(alone)
+
+
+def test_hy3s_own_engine_holds_the_decoded_model(hy3: ModelShape, small: ModelShape) -> None:
+    """It decodes NVFP4 when it loads: 598 GB of BF16, whatever the file's size."""
+    whole = make_plan(
+        hy3, parse_hardware("b300"), Request(context=4096, concurrency=1, engine="native")
+    )
+    assert whole.memory.weight_bytes == 597_572_342_272 and not whole.fits
+    assert whole.decode.confidence.startswith("low")
+    assert not any("FP8" in each.name for each in whole.alternatives)
+    assert decoded(small) == small
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("num_hidden_layers", 6, "mtp_projection"),
+        ("num_hidden_layers", 4, "attention"),
+        ("num_experts", 17, "routed_expert"),
+        ("hidden_size", 512, "attention"),
+        ("vocab_size", 4096, "embedding"),
+        ("num_nextn_predict_layers", 0, "attention"),
+    ],
+)
+def test_files_of_another_model_than_the_config(
+    tmp_path: Path, key: str, value: int, kind: str
+) -> None:
+    raw = json.loads((TINY / "config.json").read_text())
+    folder = write_sparse(tmp_path / "sparse", raw, shards=2, packed=True)
+    assert read_shape(folder).mtp_layers == 1
+    written = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(written | {key: value}))
+    with pytest.raises(InputError, match=f"weights of {kind}"):
+        read_shape(folder)
+
+
+def test_a_checkpoint_that_lost_its_mtp_layer_drafts_nothing(tmp_path: Path) -> None:
+    raw = json.loads((TINY / "config.json").read_text())
+    folder = write_sparse(tmp_path / "bare", raw | {"num_nextn_predict_layers": 0}, shards=2)
+    (folder / "config.json").write_text(json.dumps(raw))
+    shape = read_shape(folder)
+    plan = make_plan(shape, parse_hardware("gb10"), Request(context=4096, concurrency=1))
+    assert shape.mtp_layers == 0 and plan.settings.draft_depth == 0
 
 
 def test_the_recorded_comparison_holds() -> None:
