@@ -67,8 +67,8 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, dict, str]:
 
 def check_arrived(nodes: TwoNodes, out: Path, target: Path) -> None:
     assert not target.exists(), "the disk of node b is not to be seen here"
-    for path in out.iterdir():
-        assert nodes.see(target / path.name) == path.read_bytes()
+    sent = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert sent and {name: nodes.see(target / name) for name in sent} == sent
 
 
 def test_everything_arrives_and_is_proved(nodes: TwoNodes, out: Path) -> None:

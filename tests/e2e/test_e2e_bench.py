@@ -30,6 +30,7 @@ def test_drafts_that_are_always_right(tmp_path: Path) -> None:
     folder = make_scripted(tmp_path / "model", mtp_noise=0.0)
     result = bench(folder, 2, "--prompt-tokens", "60", "--temperature", "0")
     assert result["method"]["counted_by"] == ["token_ids"]
+    assert [run["concurrency"] for run in result["runs"]] == [1, 3]
     for run in result["runs"]:
         assert (run["ok"], run["failed"]) == (3, {})
         assert run["output_tokens"] == run["usage_tokens"] == 3 * 40
@@ -42,6 +43,7 @@ def test_drafts_that_are_always_right(tmp_path: Path) -> None:
 def test_drafts_that_are_often_wrong(tmp_path: Path) -> None:
     folder = make_scripted(tmp_path / "model", mtp_noise=2.0)
     result = bench(folder, 1, "--prompt-tokens", "40", "--temperature", "0")
+    assert [run["concurrency"] for run in result["runs"]] == [1, 3]
     for run in result["runs"]:
         assert run["output_tokens"] == 120
         assert 0.3 < run["acceptance"]["per_position"][0] < 0.95

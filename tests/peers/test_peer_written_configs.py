@@ -27,13 +27,17 @@ class Linear:
     """Stands for a module: rules look at its class' name only."""
 
 
-def modules(raw: dict, variant: str, mtp: str):
+def modules(raw: dict, variant: str, mtp: str) -> list[tuple[str, str]]:
     """Each of vLLM's prefixes of every linear, and the form it is stored in."""
     config = parse_config(raw)
     forms = assigned(config, variant, mtp).forms
-    for name in linears(config):
-        for prefix in vllm_modules(engine_module(module_of(name))):
-            yield prefix, forms[name]
+    found = [
+        (prefix, forms[name])
+        for name in linears(config)
+        for prefix in vllm_modules(engine_module(module_of(name)))
+    ]
+    assert len(found) > config.num_layers
+    return found
 
 
 @pytest.mark.parametrize("variant", COMPRESSED)

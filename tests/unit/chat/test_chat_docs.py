@@ -9,7 +9,7 @@ import pytest
 
 from hy3.chat.markers import Markers
 from hy3.chat.stream import ChatStream
-from hy3.chat.template import map_effort
+from hy3.chat.template import _EFFORTS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "chat.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\S.*)` \| (.*) \|$", PAGE.partition("## What becomes of")[2], re.M)
@@ -52,7 +52,7 @@ def test_no_row_is_passed_over() -> None:
 
 
 def test_efforts() -> None:
-    for names, effort in re.findall(
-        r"^\| (`none`.*|`minimal`.*|`medium`.*) \| `(\w+)`", PAGE, re.M
-    ):
-        assert {map_effort(name) for name in re.findall(r"`(\w+)`", names)} == {effort}
+    table = PAGE.partition("| request | template |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*`) \| `(\w+)`", table, re.M)
+    said = {name: effort for names, effort in rows for name in re.findall(r"`(\w+)`", names)}
+    assert said == _EFFORTS

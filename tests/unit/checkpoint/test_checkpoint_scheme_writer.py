@@ -23,7 +23,9 @@ def check_meaning(config: Hy3Config, forms: dict[str, str], layout: str) -> dict
     """Under every name that an engine has for it, each linear is what it is stored as."""
     value = quantization_config(config, forms, layout)
     verdicts = engine_verdicts(config, value)
-    for name in linears(config):
+    names = linears(config)
+    assert names
+    for name in names:
         form = {BF16: None, MODELOPT_NVFP4: NVFP4}.get(forms[name], forms[name])
         assert set(verdicts[name]) == {form}, (name, verdicts[name], form)
     return value
@@ -74,6 +76,7 @@ def test_compressed_tensors_accepts_what_is_written(variant: str) -> None:
     value = written_config(parse_config(HY3), variant)
     peer = PeerConfig.model_validate(copy.deepcopy(value))
     assert peer.format == value["format"] and peer.ignore == value["ignore"]
+    assert peer.config_groups.keys() == value["config_groups"].keys() != set()
     for name, group in value["config_groups"].items():
         weights = peer.config_groups[name].weights
         assert weights.num_bits == (4 if group["format"] == "nvfp4-pack-quantized" else 8)

@@ -170,6 +170,8 @@ def test_units_pass_systemd(tmp_path: Path) -> None:
             line for line in done.stderr.splitlines() if "hy3-engine" in line
         )
 
-    for text in export_systemd(TWO, SPARKS, 0.90, LAUNCH).values():
+    units = export_systemd(TWO, SPARKS, 0.90, LAUNCH)
+    assert len(units) == 2
+    for text in units.values():
         assert complaints(text) == (0, "")
         assert complaints(text.replace("Type=exec", "Type=never"))[1] != ""

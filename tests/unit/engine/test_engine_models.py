@@ -157,6 +157,7 @@ def test_logprobs_are_those_of_the_raw_logits(model, prompts):
             assert [token for token, _ in got.top] == best.indices.tolist()
             assert [v for _, v in got.top] == pytest.approx(best.values.tolist(), abs=1e-4)
             token_ids.append(token_id)
+    assert len(token_ids) == len(prompts[1]) + 6
 
 
 def test_an_fp8_cache_gives_nearly_the_same_distribution(folder, prompts):

@@ -63,6 +63,7 @@ def test_nothing_is_made_up(source, tmp_path, card):
 
 def test_the_card_shows_table_recipe_hashes_and_pictures(licensed, made):
     card, manifest = (made / "README.md").read_text(), read_manifest(made)
+    assert manifest.source
     for name, each in manifest.source.items():
         assert f"| {name} | {each.sha256} |" in card
     assert "| class | `routed_expert` | nvfp4 |\n| class | `*` | copy |" in card

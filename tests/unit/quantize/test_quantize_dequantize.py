@@ -62,6 +62,7 @@ def test_layout_and_files_are_the_originals(folders: tuple[Path, Path, Path]) ->
 
 def test_values_are_the_oracles_bit_for_bit(folders: tuple[Path, Path, Path]) -> None:
     source, packed, twin = (load_all(folder) for folder in folders)
+    assert twin.keys() == source.keys()
     for name, weight in twin.items():
         if is_routed_expert(name):
             module = module_of(name)
@@ -81,10 +82,11 @@ def test_requantizing_the_twin_gives_it_back(
 ) -> None:
     """The twin lies on the NVFP4 grid, so a second round must find it without error."""
     outcome = run(folders[2], tmp_path / "again")
-    assert outcome.stats is not None
+    assert outcome.stats
     assert all(each.error == 0 for each in outcome.stats.values())
     make_twin(tmp_path / "again", tmp_path / "twin")
     one, other = load_all(folders[2]), load_all(tmp_path / "twin")
+    assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -127,6 +129,7 @@ def test_modelopt_names_are_read(folders: tuple[Path, Path, Path], tmp_path: Pat
     (foreign / "model.safetensors.index.json").write_text(json.dumps(index))
     assert make_twin(foreign, tmp_path / "twin").rounded_values == 0
     one, other = load_all(folders[2]), load_all(tmp_path / "twin")
+    assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 

@@ -134,7 +134,9 @@ def test_manifest_names_every_file_and_its_hash(source: Path, made: Path) -> Non
 
 
 def test_files_open_with_the_safetensors_package(made: Path) -> None:
-    for path in made.glob("*.safetensors"):
+    paths = list(made.glob("*.safetensors"))
+    assert len(paths) == 4
+    for path in paths:
         with safe_open(path, "pt") as file:
             assert file.metadata() == {"format": "pt"}
             assert all(file.get_tensor(name) is not None for name in file.keys())  # noqa: SIM118

@@ -72,11 +72,12 @@ def test_it_is_proved_and_read_alike_by_others(written: Path) -> None:
     ]
     checkpoint = open_checkpoint(written)
     census = take_census(checkpoint, load_config(written))
-    tensors, source = stored(written), stored(TINY)
+    tensors, source, read = stored(written), stored(TINY), set()
     with TensorReader(checkpoint) as reader:
         for name, form in census.forms.items():
             if form == BF16 or (".experts." in name and LAYER + "mlp.experts.3." not in name):
                 continue
+            read.add(form)
             weight = StoredWeight(TensorSpec(name, BF16, tuple(source[name].shape)), form)
             bits, _ = decode(reader, weight)
             ours = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
@@ -85,6 +86,7 @@ def test_it_is_proved_and_read_alike_by_others(written: Path) -> None:
             assert error / source[name].double().square().sum() < 0.012, name
             shared = {float(tensors[other].item()) for other in shared_scales(name, weight)}
             assert len(shared) <= 1, name
+    assert read == set(census.forms.values()) - {BF16} != set()
 
 
 def shared_scales(name: str, weight: StoredWeight) -> list[str]:

@@ -50,6 +50,7 @@ def test_a_seed_fixes_the_weights(tmp_path: Path) -> None:
         read_all(make_random(tmp_path / name, seed=seed))
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
+    assert first.keys() == again.keys()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
 

@@ -30,7 +30,7 @@ def test_sets_share_no_question(kind: str) -> None:
         split: {key for _ in range(150) for key in draw_dialogue(rng, split, kind).keys}
         for split in (TRAIN, HELD_OUT)
     }
-    assert not keys[TRAIN] & keys[HELD_OUT]
+    assert keys[TRAIN] and keys[HELD_OUT] and not keys[TRAIN] & keys[HELD_OUT]
     assert all(split_of(key) == split for split, found in keys.items() for key in found)
 
 
@@ -64,7 +64,9 @@ def check_reasoning(problem: Problem) -> None:
         problem.left, problem.right
     )
     high = problem.reasoning("high")
-    for working, said in re.findall(r"(\d[\d *+-]*) = (-?\d+)", high):
+    steps = re.findall(r"(\d[\d *+-]*) = (-?\d+)", high)
+    assert steps
+    for working, said in steps:
         assert eval(working) == int(said)  # digits and signs alone, by the pattern
     written, closing = re.fullmatch(r"Written ([\d ]+): (-?\d+)", high.splitlines()[-1]).groups()
     assert int(written.replace(" ", "")) == abs(result)
