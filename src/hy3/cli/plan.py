@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hy3.cli import plan_options as options
 from hy3.cli.choices import check_choice
 from hy3.cli.output import Output
 from hy3.cli.plan_export import Export, launch_files, parse_export
@@ -18,33 +19,25 @@ if TYPE_CHECKING:
     from hy3.plan.planner import LaunchPlan
 
 _GIB = 2**30
-_MOST = 100_000  # of anything that is counted: beyond it there is nothing to plan
 
 
 def command(
-    model: str = typer.Argument(..., help="Folder of a checkpoint, or hf://org/name."),
-    hardware: str = typer.Option(
-        ..., help="COUNTxDEVICE, as 2xgb10 or h200; MACHINESxDEVICESxDEVICE, as 2x4xh100; or auto."
-    ),
+    model: options.Model,
+    hardware: options.Hardware,
     recipe: str | None = typer.Option(None, help="Plan it as this recipe of quantize makes it."),
-    context: int | None = typer.Option(None, min=1, help="Tokens at most.", show_default="32768"),
-    concurrency: int = typer.Option(1, min=1, max=_MOST, help="Sequences at a time."),
-    engine: str | None = typer.Option(None, help="vllm, sglang or native.", show_default="vllm"),
-    tp: int | None = typer.Option(
-        None, min=1, max=_MOST, help="Tensor parallelism.", show_default="the fastest that fits"
-    ),
-    drafts: int | None = typer.Option(None, min=0, help="Draft depth.", show_default="1"),
-    kv_dtype: str | None = typer.Option(None, help="bf16 or fp8.", show_default="bf16"),
-    graphs: bool | None = typer.Option(
-        None, "--graphs/--eager", help="CUDA graphs.", show_default="what was measured best"
-    ),
-    utilization: float | None = typer.Option(
-        None, min=0.05, max=1.0, help="Share of memory to use.", show_default="from what is free"
-    ),
-    free_gib: float | None = typer.Option(None, min=0.1, help="Free memory of a device."),
-    sequence_tokens: int | None = typer.Option(
-        None, min=1, help="Tokens in the cache of each, for the speed.", show_default="1024"
-    ),
+    context: options.Context = None,
+    concurrency: options.Concurrency = 1,
+    engine: options.Engine = None,
+    tp: options.Tp = None,
+    pp: options.Pp = 1,
+    ep: options.Ep = False,
+    drafts: options.Drafts = None,
+    acceptance: options.Acceptance = None,
+    kv_dtype: options.KvDtype = None,
+    graphs: options.Graphs = None,
+    utilization: options.Utilization = None,
+    free_gib: options.FreeGib = None,
+    sequence_tokens: options.SequenceTokens = None,
     export: str | None = typer.Option(None, help="Write launch files: compose or systemd."),
     export_to: Path | None = typer.Option(
         None, help="Folder for them, made if missing.", show_default="hy3-launch"
@@ -70,7 +63,10 @@ def command(
         concurrency=concurrency,
         engine=engine,
         tensor_parallel=tp,
+        pipeline_parallel=pp,
+        expert_parallel=ep,
         draft_depth=drafts,
+        acceptance=options.parse_acceptance(acceptance),
         kv_dtype=kv_dtype,
         graphs=graphs,
         utilization=utilization,

@@ -88,6 +88,8 @@ def _vllm(
     command += ["--tensor-parallel-size", str(settings.tensor_parallel)]
     if settings.pipeline_parallel > 1:
         command += ["--pipeline-parallel-size", str(settings.pipeline_parallel)]
+    if settings.expert_parallel:
+        command += ["--enable-expert-parallel"]
     command += ["--max-model-len", str(settings.context)]
     command += ["--max-num-seqs", str(settings.concurrency)]
     command += ["--max-num-batched-tokens", str(settings.batched_tokens)]
@@ -119,6 +121,10 @@ def _sglang(
     command = ["python3", "-m", "sglang.launch_server", "--model-path", launch.model]
     command += ["--host", launch.host, "--port", str(launch.port), "--dtype", "bfloat16"]
     command += ["--tp", str(settings.tensor_parallel)]
+    if settings.pipeline_parallel > 1:
+        command += ["--pp-size", str(settings.pipeline_parallel)]
+    if settings.expert_parallel:
+        command += ["--ep-size", str(settings.tensor_parallel)]
     command += ["--context-length", str(settings.context)]
     command += ["--max-running-requests", str(settings.concurrency)]
     command += ["--mem-fraction-static", f"{utilization:.2f}"]

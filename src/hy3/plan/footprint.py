@@ -5,12 +5,12 @@ A term is arithmetic from headers and dimensions, or a figure that was measured 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hy3.hardware.device import GIB, Device
 from hy3.plan.model_shape import ROUTED, ModelShape
 from hy3.plan.settings import VLLM, Settings
-from hy3.plan.sharding import kv_rank_bytes, rank_bytes
+from hy3.plan.sharding import kv_rank_bytes, rank_bytes, stage_layers
 
 # What libraries take beside the tensors once the CUDA context is there, which engines take off the
 # free memory before they count: 0.225 to 0.230 GiB in every engine of
@@ -134,7 +134,7 @@ def _others(shape: ModelShape, device: Device, settings: Settings) -> list[Term]
     if settings.ranks > 1:
         terms.append(Term("communication", _COMMUNICATION_BYTES, "buffers between ranks"))
     if settings.graphs:
-        layers = shape.layers + (shape.mtp_layers if settings.draft_depth else 0)
+        layers = stage_layers(shape, settings) + (shape.mtp_layers if settings.draft_depth else 0)
         count = len(captured_sizes(settings))
         reason = f"{count} CUDA graphs of {layers} layers"
         terms.append(Term("graphs", count * layers * _GRAPH_BYTES_PER_LAYER, reason))
@@ -176,4 +176,5 @@ def _repack_bytes(shape: ModelShape, settings: Settings) -> int:
     routed = [each for each in shape.classes if each.name == ROUTED and not each.mtp]
     if not routed or settings.engine != VLLM or not shape.moe_layers:
         return 0
-    return sum(rank_bytes(each, shape, settings) for each in routed) // shape.moe_layers
+    whole = replace(settings, pipeline_parallel=1)
+    return sum(rank_bytes(each, shape, whole) for each in routed) // shape.moe_layers

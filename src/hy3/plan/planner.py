@@ -85,13 +85,21 @@ class Request:
     context: int | None = None
     engine: str | None = None
     tensor_parallel: int | None = None
+    pipeline_parallel: int = 1
+    expert_parallel: bool = False
     draft_depth: int | None = None
     kv_dtype: str | None = None
     graphs: bool | None = None
     utilization: float | None = None
     free_bytes: int | None = None  # measured on the machine itself
     sequence_tokens: int | None = None  # in each sequence's cache, on average, for the speed
-    acceptance: tuple[float, ...] = HY3_ACCEPTANCE
+    # Of each draft, given that those before it were accepted; None for what is known of Hy3.
+    acceptance: tuple[float, ...] | None = None
+
+    @property
+    def acceptances(self) -> tuple[float, ...]:
+        """Stated or known, for each draft as far as either goes."""
+        return HY3_ACCEPTANCE if self.acceptance is None else self.acceptance
 
 
 def make_plan(shape: ModelShape, hardware: Hardware, request: Request) -> LaunchPlan:
@@ -150,10 +158,16 @@ def _resolve(
     settle("KV cache", kv_dtype, reason, "https://huggingface.co/kodelow/Hy3-NVFP4-W4A16")
     depth, reason = _depth(shape, request)
     settle("drafts", depth, reason, _ACCEPTANCE_SOURCE)
+    if depth:
+        reason = _said(request.acceptance, "published for Hy3; given those before it")
+        shares = ", ".join(f"{each:.2f}" for each in request.acceptances[:depth])
+        settle("acceptance", shares, reason, _ACCEPTANCE_SOURCE)
     graphs, reason = _graphs(hardware, request)
     settle("CUDA graphs", "on" if graphs else "off", reason, _ACCEPTANCE_SOURCE)
     settings = Settings(
         engine=engine,
+        pipeline_parallel=request.pipeline_parallel,
+        expert_parallel=request.expert_parallel,
         kv_dtype=kv_dtype,
         context=context,
         concurrency=request.concurrency,
@@ -164,6 +178,10 @@ def _resolve(
     size, reason = _tensor_parallel(shape, hardware, settings, request)
     settings = replace(settings, tensor_parallel=size)
     settle("tensor parallel", size, reason, "benchmarks/results/plan_accuracy.json")
+    if settings.pipeline_parallel > 1:
+        settle("pipeline parallel", settings.pipeline_parallel, "as asked", "-")
+    if settings.expert_parallel:
+        settle("expert parallel", settings.tensor_parallel, "as asked", "-")
     return settings, choices
 
 
@@ -187,22 +205,25 @@ def _depth(shape: ModelShape, request: Request) -> tuple[int, str]:
                 hint="leave --drafts out, or take a checkpoint that kept its MTP layer",
                 where="--drafts",
             )
-        if request.draft_depth > len(request.acceptance):
+        if request.draft_depth > len(request.acceptances):
             raise InputError(
                 f"{request.draft_depth} drafts are more than acceptances are known for",
-                hint=f"ask for {len(request.acceptance)} at the most",
+                hint=f"at most {len(request.acceptances)}, or give --acceptance for each",
                 where="--drafts",
             )
         return request.draft_depth, "as asked"
     if not shape.mtp_layers:
         return 0, "the checkpoint has no MTP layer"
+    if request.pipeline_parallel > 1:
+        return 0, "engines do not draft across pipeline stages"
     return 1, "the layer was trained for one draft; a second is accepted in one of five steps"
 
 
 def _graphs(hardware: Hardware, request: Request) -> tuple[bool, str]:
     if request.graphs is not None:
         return request.graphs, "as asked"
-    if hardware.device.unified and hardware.nodes > 1:
+    ranks = (request.tensor_parallel or hardware.devices) * request.pipeline_parallel
+    if hardware.device.unified and hardware.used_by(ranks).nodes > 1:
         return False, (
             "measured on this very setup: eager 21.8, graphs 15.9 tok/s; other models on the "
             "same machines gain from graphs, so measure again with your versions"
@@ -232,7 +253,8 @@ def _tensor_parallel(
         return max(allowed), "nothing fits; this size comes nearest"
     size = max(fitting)[1]
     reason = f"fastest of the sizes that fit ({_names(s for _, s in fitting)})"
-    whole = broken_rules(shape, hardware, replace(settings, tensor_parallel=hardware.devices))
+    most = hardware.devices // settings.pipeline_parallel
+    whole = broken_splits(shape, hardware, replace(settings, tensor_parallel=most))
     return size, "; ".join([reason, *(rule.sentence for rule in whole)])
 
 
@@ -244,7 +266,7 @@ def _predict(
     shape: ModelShape, hardware: Hardware, settings: Settings, request: Request
 ) -> Prediction:
     calibration = load_calibrations()[hardware.device.kind, mode_of(settings)]
-    workload = Workload(_sequence_tokens(settings.context, request), request.acceptance)
+    workload = Workload(_sequence_tokens(settings.context, request), request.acceptances)
     used = hardware.used_by(settings.ranks)
     decode = predict_decode(shape, used, settings, workload, calibration)
     if settings.engine == NATIVE:
@@ -256,8 +278,9 @@ def _alternatives(
     shape: ModelShape, hardware: Hardware, settings: Settings, request: Request
 ) -> Iterator[Alternative]:
     for depth in _ALTERNATIVE_DEPTHS:
-        if depth <= len(request.acceptance) and (depth == 0 or shape.mtp_layers):
-            changed = replace(settings, draft_depth=depth)
+        changed = replace(settings, draft_depth=depth)
+        drafted = depth <= len(request.acceptances) and shape.mtp_layers
+        if depth == 0 or (drafted and not broken_splits(shape, hardware, changed)):
             yield _alternative(f"drafts {depth}", shape, hardware, changed, request)
     for size in (1, 2, 4, 8):
         changed = replace(settings, tensor_parallel=size)

@@ -8,7 +8,7 @@ draft, widen the verifying step to depth + 1 tokens a sequence, and cost a floor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb, prod
 
 from hy3.hardware.device import Hardware
@@ -126,15 +126,14 @@ def step_bytes(shape: ModelShape, settings: Settings, workload: Workload) -> dic
     """What one step reads on the busiest rank, by class; pipeline stages work one after another,
     so their reads add up."""
     verified = settings.concurrency * (settings.draft_depth + 1)
+    settings = replace(settings, pipeline_parallel=1)
     found: dict[str, float] = {}
     for each in shape.classes:
         if each.name in LOOKED_UP or each.mtp:
             continue
         found[each.name] = _read_bytes(each, shape, settings, verified)
-    found["kv cache"] = (
-        float(settings.concurrency * workload.context_tokens)
-        * kv_rank_bytes(shape, settings)
-        * settings.pipeline_parallel
+    found["kv cache"] = float(settings.concurrency * workload.context_tokens) * kv_rank_bytes(
+        shape, settings
     )
     if settings.draft_depth:
         once = sum(
@@ -176,9 +175,7 @@ def mode_of(settings: Settings) -> str:
 
 
 def _read_bytes(each: WeightClass, shape: ModelShape, settings: Settings, tokens: int) -> float:
-    whole = float(rank_bytes(each, shape, settings)) * (
-        1 if each.mtp or each.name == "lm_head" else settings.pipeline_parallel
-    )
+    whole = float(rank_bytes(each, shape, settings))
     if each.name != ROUTED:
         return whole
     used = distinct_experts(shape.experts, shape.experts_per_token, tokens)
@@ -193,13 +190,15 @@ def _collectives(shape: ModelShape, hardware: Hardware, settings: Settings) -> l
     device = hardware.device
     terms = []
     if settings.tensor_parallel > 1:
+        # Stages share the machines evenly, so each spans some of them.
+        spanned = -(-hardware.nodes // settings.pipeline_parallel)
         layers = shape.layers + settings.draft_depth
         count = 2 * layers + 1 + settings.draft_depth
         tokens = settings.concurrency * (settings.draft_depth + 1)
         nbytes = 2 * shape.hidden_size * tokens
         # A ring between machines takes 2 (n - 1) steps, and small messages pay for each of them;
         # peers in one machine reach each other at once.
-        hops = hardware.nodes - 1 if hardware.nodes > 1 else 1
+        hops = max(spanned - 1, 1)
         one = hops * device.collective_s + 2 * nbytes / device.link_bytes_s
         reason = f"{count} all-reduces of {nbytes / 1e3:.0f} kB, {one * 1e6:.0f} us each"
         terms.append(TimeTerm("collectives", count * one, reason))

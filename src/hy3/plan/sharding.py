@@ -8,6 +8,9 @@ from hy3.hardware.device import Hardware
 from hy3.plan.model_shape import ROUTED, ModelShape, WeightClass
 from hy3.plan.settings import NATIVE, SGLANG, VLLM, Settings
 
+# Classes that lie in the first or the last pipeline stage; in the layers with experts.
+_OF_ONE_STAGE = ("embedding", "lm_head")
+_OF_EXPERTS = (ROUTED, "shared_expert", "router", "expert_bias")
 # Classes of which every tensor-parallel rank holds the whole.
 _WHOLE = ("norm", "router", "expert_bias", "mtp_projection", "kv_scale", "unknown")
 _MARLIN_TILE_OUT, _MARLIN_TILE_IN = 64, 128
@@ -46,18 +49,24 @@ def rank_bytes(each: WeightClass, shape: ModelShape, settings: Settings) -> int:
     nbytes = -(-each.nbytes // parts)
     if each.name == "attention" and settings.tensor_parallel > shape.kv_heads:
         nbytes = _attention_bytes(each, shape, settings.tensor_parallel)
-    if settings.pipeline_parallel == 1 or each.mtp or each.name in ("embedding", "lm_head"):
+    if each.mtp or each.name in _OF_ONE_STAGE:
         return nbytes
-    # Layers are dealt out evenly; the fullest stage has one more where they do not divide.
-    most = -(-shape.layers // settings.pipeline_parallel)
-    return -(-nbytes * most // shape.layers)
+    layers = shape.moe_layers if each.name in _OF_EXPERTS else shape.layers
+    layers = shape.dense_layers if each.name == "dense_mlp" else layers
+    return -(-nbytes * min(layers, stage_layers(shape, settings)) // layers)
+
+
+def stage_layers(shape: ModelShape, settings: Settings) -> int:
+    """Layers of the longest pipeline stage: they are dealt out evenly, what is left one by one."""
+    return -(-shape.layers // settings.pipeline_parallel)
 
 
 def kv_rank_bytes(shape: ModelShape, settings: Settings) -> int:
     """Cache of one token on one rank: a rank holds at least one KV head of each layer."""
     whole = shape.kv_bytes_per_token(settings.kv_dtype, mtp=settings.draft_depth > 0)
     heads = max(1, -(-shape.kv_heads // settings.tensor_parallel))
-    return -(-whole * heads // shape.kv_heads // settings.pipeline_parallel)
+    whole = -(-whole * heads // shape.kv_heads)
+    return -(-whole * stage_layers(shape, settings) // shape.layers)
 
 
 def _attention_bytes(each: WeightClass, shape: ModelShape, size: int) -> int:
@@ -85,7 +94,16 @@ def _device_rules(hardware: Hardware, settings: Settings) -> list[Constraint]:
                 "one rank is one process on one device",
             )
         )
-    if settings.engine == NATIVE and settings.ranks > 1:
+    machines = hardware.used_by(settings.ranks).nodes
+    if settings.ranks <= hardware.devices and settings.ranks % machines:
+        broken.append(
+            Constraint(
+                "ranks_per_machine",
+                f"{settings.ranks} ranks cannot be dealt out evenly to {machines} machines",
+                "vLLM and SGLang start as many ranks on each machine",
+            )
+        )
+    if settings.engine == NATIVE and (settings.ranks > 1 or settings.expert_parallel):
         broken.append(
             Constraint(
                 "native_one_device",
@@ -125,9 +143,10 @@ def _expert_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
         return []
     size = settings.tensor_parallel
     if settings.expert_parallel:
-        if shape.experts % size:
+        # vLLM gives some ranks one expert more.
+        if settings.engine == SGLANG and shape.experts % size:
             sentence = f"{shape.experts} experts cannot be dealt out evenly to {size} ranks"
-            return [Constraint("expert_count", sentence, "expert parallelism deals whole experts")]
+            return [Constraint("expert_count", sentence, "SGLang 0.5.23, EPMoE")]
         return []
     width, rest = divmod(shape.expert_size, size)
     if rest:
@@ -155,12 +174,11 @@ def _pipeline_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
     if stages > shape.layers:
         sentence = f"{shape.layers} layers cannot make {stages} stages"
         broken.append(Constraint("stages", sentence, "a stage holds whole layers"))
-    if stages > 1 and settings.draft_depth and settings.engine == VLLM:
-        broken.append(
-            Constraint(
-                "drafts_with_stages",
-                "vLLM's Hy3 MTP drafter has no pipeline parallelism: use depth 0 or PP=1",
-                "https://github.com/vllm-project/vllm, hy_v3_mtp of 0.33.0",
-            )
-        )
+    if stages > 1 and settings.draft_depth:
+        source = {
+            VLLM: "https://github.com/vllm-project/vllm, hy_v3_mtp of 0.33.0",
+            SGLANG: "https://github.com/sgl-project/sglang, server_args.py",
+        }
+        sentence = "drafts do not work across pipeline stages: use depth 0 or PP=1"
+        broken.append(Constraint("drafts_with_stages", sentence, source.get(settings.engine, "-")))
     return broken

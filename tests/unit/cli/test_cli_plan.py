@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hy3.cli.app import app
+from hy3.cli.plan_options import parse_acceptance
 from hy3.errors import EnvironmentFault, InputError
 from hy3.hardware.device import MIB, load_devices, parse_hardware
 from hy3.hardware.probe import probe_hardware
@@ -144,6 +145,41 @@ def test_addresses_are_never_dropped(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     assert run(*arguments, "a, b", *export, "--hardware", "2xgb10", "--tp", "2").exit_code == 0
     assert "VLLM_HOST_IP=b" in (tmp_path / "hy3-engine.node1.service").read_text()
+
+
+def test_splits_can_be_asked_for(tmp_path: Path) -> None:
+    arguments = [TINY, "--hardware", "2xgb10", "--tp", "1", "--pp", "2", "--ep", "--json"]
+    result = json.loads(run(*arguments).stdout)
+    settings = result["settings"]
+    assert (settings["pipeline_parallel"], settings["expert_parallel"]) == (2, True)
+    # Two stages, so two machines, and no drafts of the planner's own.
+    assert result["fits"] and settings["draft_depth"] == 0
+    assert "stages" in [term["name"] for term in result["decode"]["terms"]]
+    assert "drafts 1" not in [each["name"] for each in result["alternatives"]]
+    result = json.loads(run(*arguments, "--drafts", "1").stdout)
+    assert [rule["identity"] for rule in result["broken_rules"]] == ["drafts_with_stages"]
+    result = json.loads(run(TINY, "--hardware", "gb10", "--pp", "2", "--json").stdout)
+    assert [rule["identity"] for rule in result["broken_rules"]] == ["devices"]
+    export = ["--export", "compose", "--nodes", "a,b", "--export-to", str(tmp_path)]
+    assert run(*arguments, *export).exit_code == 0
+    for rank in (0, 1):
+        text = (tmp_path / f"compose.node{rank}.yaml").read_text()
+        assert '"--pipeline-parallel-size", "2"' in text and "--enable-expert-parallel" in text
+
+
+def test_acceptance_as_hy3_bench_prints_it() -> None:
+    """per_position counts all steps: 0.2 of them accept draft 2, which are 0.4 of half."""
+    arguments = [TINY, "--hardware", "gb10", "--json"]
+    given = json.loads(run(*arguments, "--drafts", "2", "--acceptance", "0.5,0.2").stdout)
+    assert given["decode"]["tokens_per_step"] == pytest.approx(1.7)
+    assert parse_acceptance("0.5,0.2") == pytest.approx((0.5, 0.4))
+    assert parse_acceptance("0,0") == (0, 0)
+    for text in ("0.5,0.6", "1.1", "-0.1", "nan", "a", "0.5,", ""):
+        with pytest.raises(InputError, match="no shares of steps"):
+            parse_acceptance(text)
+    few = run(*arguments, "--drafts", "2", "--acceptance", "0.5").exception
+    assert isinstance(few, InputError) and "--acceptance" in str(few.hint)
+    assert isinstance(run(*arguments, "--acceptance", "").exception, InputError)
 
 
 def test_a_recipe_needs_no_more_than_the_config(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ def test_each_address_is_a_machine_that_is_used() -> None:
         with pytest.raises(InputError, match=f"{count} (addresses )?are given") as caught:
             export_compose(settings, four, 0.9, launch)
         assert caught.value.where == "--nodes"
+
+
+def test_stages_and_whole_experts() -> None:
+    split = Settings("vllm", tensor_parallel=4, pipeline_parallel=2, expert_parallel=True)
+    machines = parse_hardware("2x4xh100")
+    vllm = engine_command(split, machines, 0.9, LAUNCH, 1)
+    assert option(vllm, "--pipeline-parallel-size") == "2" and "--enable-expert-parallel" in vllm
+    assert (option(vllm, "--nnodes"), option(vllm, "--node-rank")) == ("2", "1")
+    sglang = engine_command(replace(split, engine="sglang"), machines, 0.9, LAUNCH, 0)
+    assert [option(sglang, name) for name in ("--tp", "--pp-size", "--ep-size")] == ["4", "2", "4"]
+    plain = engine_command(Settings("sglang"), machines, 0.9, Launch("/m", "::", 1), 0)
+    assert not {"--pp-size", "--ep-size"} & set(plain)
 
 
 def test_sglang_and_native() -> None:

@@ -86,13 +86,30 @@ def test_shares_of_ranks(hy3: ModelShape) -> None:
     experts, router = of_class(hy3, "routed_expert"), of_class(hy3, "router")
     assert rank_bytes(experts, hy3, two) == experts.nbytes // 2
     assert rank_bytes(router, hy3, two) == router.nbytes
-    stages = Settings("vllm", pipeline_parallel=3)
-    assert rank_bytes(experts, hy3, stages) == -(-experts.nbytes * 27 // 80)
     # q and o halve from TP=8 to 16, k and v do not: each of 8 heads is held by two ranks.
     attention = of_class(hy3, "attention")
     head = attention.nbytes / (2 * 64 + 2 * 8)
     sixteen = replace(two, tensor_parallel=16)
     assert rank_bytes(attention, hy3, sixteen) == round(head * (2 * 4 + 2))
+
+
+def test_shares_of_stages(hy3: ModelShape) -> None:
+    """80 layers in 3 stages are 27, 27 and 26; 79 have experts, and one stage has the dense one."""
+    stages = Settings("vllm", pipeline_parallel=3)
+    experts, dense = of_class(hy3, "routed_expert"), of_class(hy3, "dense_mlp")
+    assert rank_bytes(experts, hy3, stages) == -(-experts.nbytes * 27 // 79)
+    assert rank_bytes(dense, hy3, stages) == dense.nbytes
+    assert kv_rank_bytes(hy3, stages) == 27 * 2 * 8 * 128 * 2
+    half = Settings("vllm", tensor_parallel=2, pipeline_parallel=2)
+    attention = of_class(hy3, "attention")
+    assert rank_bytes(attention, hy3, half) == attention.nbytes // 4
+    # Two stages capture graphs of half the layers each, and repack one layer as one stage does.
+    one, two = (
+        footprint(hy3, parse_hardware("gb10").device, each)
+        for each in (Settings("vllm"), Settings("vllm", pipeline_parallel=2))
+    )
+    graphs = [next(t.nbytes for t in each.others if t.name == "graphs") for each in (one, two)]
+    assert graphs[0] == 2 * graphs[1] and one.load_peak_bytes == two.load_peak_bytes
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -122,8 +139,31 @@ def test_other_rules(hy3: ModelShape) -> None:
     native = Settings("native", tensor_parallel=2)
     pair = parse_hardware("2xgb10")
     assert [rule.identity for rule in broken_rules(hy3, pair, native)] == ["native_one_device"]
-    staged = Settings("vllm", pipeline_parallel=2, draft_depth=1)
-    assert [rule.identity for rule in broken_rules(hy3, pair, staged)] == ["drafts_with_stages"]
+    for engine in ("vllm", "sglang"):
+        staged = Settings(engine, pipeline_parallel=2, draft_depth=1)
+        assert [rule.identity for rule in broken_rules(hy3, pair, staged)] == ["drafts_with_stages"]
+        assert broken_rules(hy3, pair, replace(staged, draft_depth=0)) == []
+    uneven = Settings("vllm", pipeline_parallel=5)
+    machines = parse_hardware("2x4xh100")
+    assert [rule.identity for rule in broken_rules(hy3, machines, uneven)] == ["ranks_per_machine"]
+    many = Settings("vllm", pipeline_parallel=81)
+    found = {rule.identity for rule in broken_rules(hy3, machines, many)}
+    assert found == {"stages", "devices"}
+    alone = Settings("native", expert_parallel=True)
+    assert [rule.identity for rule in broken_rules(hy3, one, alone)] == ["native_one_device"]
+
+
+def test_whole_experts_need_no_columns(hy3: ModelShape) -> None:
+    """TP=16 cuts experts into 96 columns, which Marlin in SGLang refuses; 12 whole ones are fine.
+
+    Seven of them on each of some ranks is SGLang's rule alone.
+    """
+    hardware = parse_hardware("2x8xh200")
+    sixteen = Settings("sglang", tensor_parallel=16, expert_parallel=True)
+    assert broken_rules(hy3, hardware, sixteen) == []
+    odd = replace(hy3, experts=100)
+    assert [rule.identity for rule in broken_rules(odd, hardware, sixteen)] == ["expert_count"]
+    assert broken_rules(odd, hardware, replace(sixteen, engine="vllm")) == []
 
 
 def test_utilization_comes_from_what_is_free(hy3: ModelShape) -> None:

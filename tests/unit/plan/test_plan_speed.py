@@ -97,6 +97,38 @@ def test_machines_that_are_not_used_cost_no_hops(hy3: ModelShape) -> None:
     assert {each.name: each for each in two.alternatives}["TP=2"] in four.alternatives
 
 
+def test_stages_read_all_that_one_does_and_hand_over(hy3: ModelShape) -> None:
+    plain, staged = Settings("vllm"), Settings("vllm", pipeline_parallel=3)
+    assert step_bytes(hy3, staged, Workload(100)) == step_bytes(hy3, plain, Workload(100))
+    hardware = parse_hardware("3xgb10")
+    found = predict_decode(hy3, hardware, staged, Workload(0), PLAIN)
+    alone = predict_decode(hy3, hardware, plain, Workload(0), PLAIN)
+    assert found.step_s - alone.step_s == pytest.approx(2 * 50e-6)
+    # A stage within a machine reduces there; two machines a stage need a ring of two.
+    stages = Settings("vllm", tensor_parallel=2, pipeline_parallel=2)
+    rings = [
+        next(
+            t
+            for t in predict_decode(hy3, on, each, Workload(0), PLAIN).terms
+            if t.name == "collectives"
+        )
+        for on, each in (
+            (parse_hardware("4xgb10"), stages),
+            (parse_hardware("2xgb10"), replace(stages, pipeline_parallel=1)),
+        )
+    ]
+    assert rings[0] == rings[1]
+
+
+def test_stated_acceptance_is_what_the_speed_is_made_of(hy3: ModelShape) -> None:
+    request = Request(context=8192, concurrency=1, draft_depth=2, acceptance=(0.5, 0.5))
+    plan = make_plan(hy3, parse_hardware("2xgb10"), request)
+    assert plan.decode.tokens_per_step == pytest.approx(1 + 0.5 + 0.25)
+    assert ("acceptance", "0.50, 0.50", "as asked") in [
+        (each.setting, each.value, each.reason) for each in plan.choices
+    ]
+
+
 def test_the_seeds_speed_lies_in_the_interval(hy3: ModelShape) -> None:
     """Two Sparks, one draft: 21.8 tok/s were measured; the row is one of those fitted on."""
     request = Request(context=131072, concurrency=1, kv_dtype="fp8")
