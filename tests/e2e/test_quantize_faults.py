@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from hy3.errors import EnvironmentFault, InputError
+from hy3.quantize.dequantize import dequantize
+from hy3.quantize.plan import plan_twin
 from support.killing import EncodeCount, weights_of
 from support.os_calls import Call, watching
-from support.quantizing import drawn_once, run, tree
+from support.quantizing import drawn_once, no_progress, run, tree
 from support.scripted import make_random
 
 
@@ -56,8 +58,8 @@ def long_expected(long_source: Path, tmp_path_factory: pytest.TempPathFactory) -
     return tree(out)
 
 
-def start(source: Path, out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hy3.cli.app", "quantize", str(source), str(out), "--json"]
+def start(source: Path, out: Path, verb: str = "quantize") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hy3.cli.app", verb, str(source), str(out), "--json"]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -66,6 +68,21 @@ def start(source: Path, out: Path) -> subprocess.Popen[str]:
         # A shell starts what runs in its background deaf to SIGINT, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def end_by(process: subprocess.Popen[str], out: Path, number: signal.Signals, code: int) -> str:
+    """Send it once weights are finished; the run must end in order, and this is what it says."""
+    deadline = time.monotonic() + 60
+    # Some 80 lines: more than there are copies in a shard.
+    while not any(path.stat().st_size > 20_000 for path in out.glob("*.journal")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    error = json.loads(stdout)["error"]
+    assert "again" in error["hint"] and "Traceback" not in stderr
+    return str(error["message"])
 
 
 @pytest.mark.parametrize(
@@ -80,21 +97,22 @@ def test_a_signal_ends_the_run_with_its_code(
     word: str,
 ) -> None:
     out = tmp_path / "out"
-    process = start(long_source, out)
-    deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 1000 for path in out.glob("*.journal")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == code, stderr
-    error = json.loads(stdout)["error"]
-    assert word in error["message"] and "again" in error["hint"]
-    assert "Traceback" not in stderr
+    assert word in end_by(start(long_source, out), out, number, code)
     with EncodeCount() as count:
         run(long_source, out)
     assert count.value < weights_of(long_source)
     assert tree(out) == long_expected
+
+
+def test_a_signal_ends_a_twin_that_goes_on(long_source: Path, tmp_path: Path) -> None:
+    quantized, out = tmp_path / "quantized", tmp_path / "twin"
+    run(long_source, quantized)
+    process = start(quantized, out, "dequantize")
+    assert "SIGTERM" in end_by(process, out, signal.SIGTERM, 143)
+    plan = plan_twin(quantized)
+    dequantize(plan, out, 2, no_progress)
+    dequantize(plan, tmp_path / "whole", 2, no_progress)
+    assert tree(out) == tree(tmp_path / "whole")
 
 
 def failing(kind: str, name: str, number: int, at: int = 1) -> Callable[[Call, Any], Any]:

@@ -1,4 +1,4 @@
-"""``hy3 dequantize``: the BF16 twin of an NVFP4 checkpoint."""
+"""``hy3 dequantize``: the BF16 twin of a quantized checkpoint."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from pathlib import Path
 import typer
 
 from hy3.cli.output import Output
+from hy3.cli.termination import RESUMES, terminable
 
 
 def command(
-    source: str = typer.Argument(..., metavar="IN", help="Folder of the NVFP4 checkpoint."),
-    out: Path = typer.Argument(..., help="Folder to write; new or empty."),
+    source: str = typer.Argument(..., metavar="IN", help="Folder of the quantized checkpoint."),
+    out: Path = typer.Argument(..., help="Folder to write; new, empty or of an interrupted run."),
     workers: int | None = typer.Option(
         None, min=1, help="Threads, each with a shard of its own.", show_default="cores"
     ),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Decode an NVFP4 checkpoint to BF16, for engines that cannot read NVFP4."""
+    """Decode a quantized checkpoint to BF16, for other engines; run it again to resume."""
     from hy3.cli.model_folder import expand_home, model_folder
     from hy3.hardware.cores import usable_cores
-    from hy3.quantize.dequantize import dequantize, plan_twin
+    from hy3.quantize.dequantize import dequantize
+    from hy3.quantize.plan import plan_twin
     from hy3.units import format_bytes
 
     output, out = Output(json_output, quiet), expand_home(out)
     plan = plan_twin(model_folder(source))
-    twin = dequantize(plan, out, workers or usable_cores(), output.progress)
+    with terminable(RESUMES):
+        twin = dequantize(plan, out, workers or usable_cores(), output.progress)
     exactness = (
         "without loss"
         if not twin.rounded_values
@@ -42,5 +45,6 @@ def command(
             "rounded_values": twin.rounded_values,
             "lossless": twin.rounded_values == 0,
             "output_bytes": plan.output_bytes,
+            "resumed_shards": twin.resumed_shards,
         },
     )

@@ -11,7 +11,7 @@ import typer
 
 from hy3.cli.choices import check_choice
 from hy3.cli.output import Output
-from hy3.cli.termination import terminable
+from hy3.cli.termination import RESUMES, terminable
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _RECIPE_HELP = (
     "What becomes what: experts-nvfp4, experts-nvfp4-attn-fp8, all-nvfp4, fp8, or a path that ends "
     "in .toml."
 )
-_RESUMES = "what is finished is kept: run the same command again"
 
 
 def command(
@@ -143,7 +142,7 @@ def _quantize(task: _Task, model: Model, discard: bool) -> None:
 
     task.announce()
     output, plan, out = task.output, task.plan, task.out
-    with terminable(_RESUMES), shards_of(model, out, discard) as shards:
+    with terminable(RESUMES), shards_of(model, out, discard) as shards:
         outcome = quantize(plan, out, task.threads, output.progress, shards, task.device)
     if outcome.stats is None:
         output.text(f"{out} was complete already, from the same source")

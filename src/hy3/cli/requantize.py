@@ -9,13 +9,11 @@ import typer
 
 from hy3.cli.choices import check_choice
 from hy3.cli.output import Output
-from hy3.cli.termination import terminable
+from hy3.cli.termination import RESUMES, terminable
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
     from hy3.quantize.requantize import Cost
-
-_RESUMES = "what is finished is kept: run the same command again"
 
 
 def command(
@@ -60,7 +58,7 @@ def command(
             where="--source",
         )
     plan = plan_source(source_of(model), chosen, scales, "same", decodes=True)
-    with terminable(_RESUMES), shards_of(model, out, discard_source) as shards:
+    with terminable(RESUMES), shards_of(model, out, discard_source) as shards:
         done = quantize(plan, out, threads, output.progress, shards, choose_device(device))
     costs = compare_costs(model.folder, out, beside, output.progress) if beside else ()
     shown = _report_costs(output, costs)

@@ -9,6 +9,8 @@ from types import FrameType
 
 from hy3.errors import Terminated
 
+RESUMES = "what is finished is kept: run the same command again"
+
 
 @contextmanager
 def terminable(hint: str) -> Generator[None, None, None]:

@@ -20,6 +20,7 @@ from hy3.checkpoint.file_hash import FileHash, hash_file
 from hy3.checkpoint.forms import TENSOR_SCALES
 from hy3.checkpoint.header import TensorInfo, read_head
 from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest
+from hy3.checkpoint.model_config import CONFIG_NAME
 from hy3.checkpoint.names import fused_with, module_of
 from hy3.checkpoint.reader import TensorReader
 from hy3.quantize.progress import Advance
@@ -232,7 +233,9 @@ def check_hashes(
     """Every file of the manifest against its bytes; hashes of shards already read are given."""
     if manifest is None:
         return not_proved("hashes", "there is no manifest to compare with")
-    faults = []
+    # What engines read as weights must be proved, even where a manifest forgets it.
+    forgotten = sorted({*shard_hashes, CONFIG_NAME} - manifest.outputs.keys())
+    faults = [f"{name} is not in the manifest" for name in forgotten]
     for name, wanted in manifest.outputs.items():
         path = folder / name
         if not path.is_file():

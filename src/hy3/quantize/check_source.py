@@ -17,7 +17,7 @@ from hy3.checkpoint.file_hash import FileHash, hash_file
 from hy3.checkpoint.forms import BF16
 from hy3.checkpoint.header import read_head
 from hy3.checkpoint.manifest import Manifest
-from hy3.checkpoint.model_config import Hy3Config
+from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config
 from hy3.checkpoint.names import is_mtp, module_of, tensor_class
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
@@ -153,7 +153,8 @@ def check_source_hashes(
     """Whether the given source is the one that the manifest names."""
     if manifest is None:
         return not_proved("source_hashes", "there is no manifest to compare with")
-    faults = []
+    forgotten = sorted({*shard_hashes, CONFIG_NAME} - manifest.source.keys())
+    faults = [f"{name} is not in the manifest" for name in forgotten]
     for name, wanted in manifest.source.items():
         path = folder / name
         if not path.is_file():

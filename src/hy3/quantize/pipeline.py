@@ -23,7 +23,7 @@ from hy3.quantize.export import export_small_files
 from hy3.quantize.output_folder import OutputFolder
 from hy3.quantize.pictures import draw_pictures
 from hy3.quantize.plan import Plan
-from hy3.quantize.progress import Progress
+from hy3.quantize.progress import Meter, Progress
 from hy3.quantize.resume import FinishedShard
 from hy3.quantize.shard_source import HeldShards, LocalShards, ShardSource
 from hy3.quantize.stats import StatsByKey, add_stats
@@ -71,10 +71,32 @@ def quantize(
             _check_complete(plan, out, source, manifest, progress)
             folder.forget_state()
             return Outcome(len(plan.shards), None, None)
-        resumed = folder.resume()
-        _check_space(plan, out, _pending(plan, resumed))
-        _stream(plan, folder, source, resumed, workers, progress, device)
-        return _finish(plan, folder, source, len(resumed))
+        resumed = make_shards("quantize", folder, source, workers, progress, device)
+        return _finish(plan, folder, source, resumed)
+
+
+def make_shards(
+    verb: str,
+    folder: OutputFolder,
+    source: ShardSource,
+    workers: int,
+    progress: Progress,
+    device: Device = CPU,
+) -> int:
+    """Make every shard of the folder's plan durable; returns how many of them were there before.
+
+    The source is the one that was planned with when this returns.
+    """
+    plan = folder.plan
+    resumed = folder.resume()
+    pending = _pending(plan, resumed)
+    _check_space(plan, folder.path, pending)
+    total = sum(step.source.nbytes for name in pending for step in plan.shards[name])
+    with progress(verb, total) as advance:
+        _stream(folder, source, resumed, workers, advance, device)
+    for name in plan.stamps:
+        source.check_unchanged(name)
+    return len(resumed)
 
 
 def worker_limit(plan: Plan, workers: int) -> int:
@@ -90,21 +112,17 @@ def _pending(plan: Plan, resumed: dict[str, FinishedShard]) -> list[str]:
 
 
 def _stream(
-    plan: Plan,
     folder: OutputFolder,
     source: ShardSource,
     resumed: dict[str, FinishedShard],
     workers: int,
-    progress: Progress,
+    advance: Meter,
     device: Device,
 ) -> None:
     """Make the missing shards and record each as it becomes durable; one failure stops all."""
+    plan = folder.plan
     pending = _pending(plan, resumed)
-    total = sum(step.source.nbytes for name in pending for step in plan.shards[name])
-    with (
-        progress("quantize", total) as advance,
-        TensorReader(plan.checkpoint, source.acquire, once=True) as reader,
-    ):
+    with TensorReader(plan.checkpoint, source.acquire, once=True) as reader:
         for each in add_stats(shard.stats for shard in resumed.values()).values():
             advance(0, each)
         held = HeldShards(source, reader)
@@ -124,8 +142,6 @@ def _stream(
 
 def _finish(plan: Plan, folder: OutputFolder, source: ShardSource, resumed_shards: int) -> Outcome:
     """The small files, then the manifest, which makes OUT complete."""
-    for name in plan.stamps:
-        source.check_unchanged(name)
     shards = folder.shards()
     inputs = plan.small_hashes | {name: shard.source for name, shard in shards.items()}
     inputs |= {name: source.file_hash(name) for name in plan.checkpoint.headers.keys() - shards}
@@ -134,10 +150,7 @@ def _finish(plan: Plan, folder: OutputFolder, source: ShardSource, resumed_shard
     rounded = sum(shard.rounded for shard in shards.values())
     assignment = plan.assignment
     scheme = quantization_config(plan.config, assignment.forms, assignment.layout)
-    specs = {
-        name: [spec for step in steps for spec in step.outputs]
-        for name, steps in plan.shards.items()
-    }
+    specs = plan.written_specs()
     files = export_small_files(plan.checkpoint.folder, plan.raw_config, scheme, specs)
     pictures = draw_pictures(stats, plan.parameters.scales)
     files |= pictures | {CARD_NAME: write_card(plan, stats, rounded, inputs, pictures)}

@@ -14,18 +14,19 @@ from hy3.checkpoint.forms import BF16, FORMAT_NAMES, NVFP4_FORMS, stored_specs
 from hy3.checkpoint.header import TensorInfo, TensorSpec
 from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.json_file import read_json_object
-from hy3.checkpoint.manifest import Origin, Parameters
+from hy3.checkpoint.manifest import Origin, Parameters, read_manifest
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config, parse_config
-from hy3.checkpoint.names import fused_with, is_mtp, layer_of, tensor_class
+from hy3.checkpoint.names import expected_tensors, fused_with, is_mtp, layer_of, tensor_class
 from hy3.checkpoint.quantization_config import METHOD_COMPRESSED_TENSORS
 from hy3.errors import InputError
 from hy3.quantize.assignment import Assignment, assign
-from hy3.quantize.recipe import COPY, Recipe
+from hy3.quantize.recipe import COPY, Recipe, Rule
 from hy3.quantize.resume import FileStamp
 from hy3.quantize.source import Source, local_source, small_names
 from hy3.quantize.stats import layer_key
 from hy3.stored.weight import StoredWeight, stored_weights
 
+_TWIN = Recipe("bf16", "What is quantized, decoded.", (Rule("class", "*", COPY),), "none")
 DROPPED = "dropped"  # what is read with another tensor, or of no use to what is written
 
 
@@ -123,6 +124,13 @@ class Plan:
         for steps in self.shards.values():
             yield from steps
 
+    def written_specs(self) -> dict[str, list[TensorSpec]]:
+        """What each shard of the output holds."""
+        return {
+            name: [spec for step in steps for spec in step.outputs]
+            for name, steps in self.shards.items()
+        }
+
     def lines(self) -> list[PlanLine]:
         """The plan by kind of tensor, largest first."""
         groups: dict[tuple[str, str, bool], list[Step]] = {}
@@ -175,12 +183,46 @@ def plan_source(
         nonfinite: tensors with NaN or infinity that are to be copied as they are
         decodes: whether the source must be quantized already, and is decoded; else it must not be
     """
+    whole = _read_whole(source, decodes)
+    nonfinite = whole.nonfinite.union(nonfinite)
+    assignment = assign(whole.config, recipe, mtp, layout, nonfinite)
+    return _lay_out(whole, recipe, assignment, _parameters(recipe, scales, assignment, nonfinite))
+
+
+def plan_twin(folder: Path) -> Plan:
+    """Every weight of the quantized checkpoint in ``folder`` as BF16, and no more changed."""
+    whole = _read_whole(local_source(folder), decodes=True)
+    forms = dict.fromkeys(expected_tensors(whole.config), BF16)
+    assignment = Assignment(forms, "same", METHOD_COMPRESSED_TENSORS)
+    parameters = _parameters(_TWIN, "max", assignment, whole.nonfinite)
+    return _lay_out(whole, _TWIN, assignment, parameters)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A source in which nothing is missing or strange."""
+
+    source: Source
+    raw_config: dict[str, Any]
+    config: Hy3Config
+    census: Census
+    nonfinite: frozenset[str]  # of a quantized source: what its manifest says it keeps
+
+
+def _read_whole(source: Source, decodes: bool) -> _Whole:
     checkpoint, folder = source.checkpoint, source.checkpoint.folder
     raw_config = read_json_object(folder / CONFIG_NAME)
     config = parse_config(raw_config, where=str(folder / CONFIG_NAME))
     census = take_census(checkpoint, config)
     _check_whole(folder, census, decodes)
-    assignment = assign(config, recipe, mtp, layout, nonfinite)
+    manifest = read_manifest(folder) if decodes else None
+    nonfinite = manifest.parameters.nonfinite_names if manifest else frozenset()
+    return _Whole(source, raw_config, config, census, nonfinite)
+
+
+def _lay_out(whole: _Whole, recipe: Recipe, assignment: Assignment, parameters: Parameters) -> Plan:
+    source, config, census = whole.source, whole.config, whole.census
+    checkpoint, folder = source.checkpoint, source.checkpoint.folder
     stored = stored_weights(config, census)
     shards = {
         name: tuple(
@@ -192,10 +234,10 @@ def plan_source(
     return Plan(
         checkpoint=checkpoint,
         config=config,
-        raw_config=raw_config,
+        raw_config=whole.raw_config,
         recipe=recipe,
         assignment=assignment,
-        parameters=_parameters(recipe, scales, assignment, nonfinite),
+        parameters=parameters,
         # A shard of which nothing is kept, as one with scales of the KV cache, has no output.
         shards={
             name: steps for name, steps in shards.items() if any(step.outputs for step in steps)

@@ -126,15 +126,15 @@ def load_recipe(name: str) -> Recipe:
             hint=f"known are: {known}; or name a file that ends in .toml",
             where="--recipe",
         )
-    path = Path(name)
+    path, hint = Path(name), "name a recipe or a TOML file"
     try:
         with open_regular(path) as opened:
             text = opened.read().decode("utf-8")
+    except InputError as error:
+        raise InputError(error.message, hint, where=name) from error
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is not text in UTF-8"
-        raise InputError(
-            f"cannot be read ({reason})", hint="name a recipe or a TOML file", where=name
-        ) from error
+        raise InputError(f"cannot be read ({reason})", hint, where=name) from error
     return parse_recipe(path.stem, text)
 
 

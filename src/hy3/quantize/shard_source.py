@@ -70,8 +70,8 @@ class LocalShards:
             changed = True
         if changed:
             raise InputError(
-                "changed while it was being quantized",
-                hint="leave the source alone and quantize it again into an empty folder",
+                "changed while it was being read",
+                hint="leave the source alone and begin again in an empty folder",
                 where=str(path),
             )
 

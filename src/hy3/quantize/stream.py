@@ -259,9 +259,11 @@ class ShardStreamer:
             )
         dtype = self.plan.checkpoint.info(name).dtype
         found = count_nonfinite(self.reader.chunks(name, CHUNK_BYTES), dtype)
+        # Of what is quantized already nothing can be kept but what its manifest names.
+        kept = "" if self.plan.stored else "; --keep-nonfinite copies such tensors as they are"
         return InputError(
             f"holds {found}",
-            hint="fetch the shard again; --keep-nonfinite copies such tensors as they are",
+            hint=f"fetch the shard again{kept}",
             where=f"{self.plan.checkpoint.path(name)}: tensor {name!r}",
         )
 

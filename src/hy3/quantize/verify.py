@@ -126,7 +126,7 @@ def _check_finished(folder: Path) -> None:
     if path.exists():
         raise InputError(
             "belongs to a run that was not finished",
-            hint="run the same hy3 quantize again: it goes on where it stopped",
+            hint="run the same command again: it goes on where it stopped",
             where=str(path),
         )
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from hy3.model.decoder import load_model
-from hy3.quantize.dequantize import dequantize, plan_twin
+from hy3.quantize.dequantize import dequantize
 from hy3.quantize.pipeline import quantize
-from hy3.quantize.plan import make_plan
+from hy3.quantize.plan import make_plan, plan_twin
 from hy3.quantize.recipe import load_recipe
 from support.quantizing import no_progress
 from support.recipes import VARIANTS

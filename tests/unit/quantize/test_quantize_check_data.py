@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tracemalloc
 
@@ -11,6 +12,7 @@ import pytest
 from hy3.checkpoint.file_hash import hash_file
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import open_checkpoint
+from hy3.checkpoint.manifest import MANIFEST_NAME
 from hy3.checkpoint.reader import TensorReader
 from hy3.quantize.check_data import scan_shard
 from hy3.quantize.verify import verify
@@ -151,3 +153,12 @@ def test_missing_and_extra_files(out):
     assert verdict.ok and statuses(verdict, "warn") == {"hashes"}
     (out / "tokenizer_config.json").unlink()
     only_failure(verify(out), "hashes", "tokenizer_config.json is missing")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00002-of-00003.safetensors"])
+def test_a_manifest_that_forgets_a_file(out, name):
+    path = out / MANIFEST_NAME
+    manifest = json.loads(path.read_text())
+    del manifest["outputs"][name]
+    path.write_text(json.dumps(manifest))
+    only_failure(verify(out), "hashes", f"{name} is not in the manifest")

@@ -10,6 +10,7 @@ import pytest
 
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.index import open_checkpoint
+from hy3.checkpoint.manifest import MANIFEST_NAME
 from hy3.checkpoint.reader import TensorReader
 from hy3.quantize.verify import verify
 from support.planted import (
@@ -157,3 +158,12 @@ def test_a_foreign_fp8_weight_is_measured_and_not_judged(source, out):
     assert statuses(verdict, "fail") == {"vllm_matching", "sglang_matching"}
     assert any(name in each for each in check_of(verdict, "group_errors").tensors)
     assert verdict.error_by_class["attention"].relative == pytest.approx(1)  # all zeros
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00002-of-00003.safetensors"])
+def test_a_manifest_that_forgets_a_file_of_the_source(source, out, name):
+    path = out / MANIFEST_NAME
+    manifest = json.loads(path.read_text())
+    del manifest["source"][name]
+    path.write_text(json.dumps(manifest))
+    only_failure(verify(out, source), "source_hashes", f"{name} is not in the manifest")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +17,15 @@ from safetensors.torch import load_file, save_file
 
 from hy3.checkpoint.index import open_checkpoint
 from hy3.checkpoint.names import is_routed_expert, module_of
-from hy3.errors import InputError
+from hy3.errors import EnvironmentFault, InputError
 from hy3.nvfp4.tensor import NvFp4Tensor
-from hy3.quantize.dequantize import Twin, dequantize, plan_twin
+from hy3.quantize.dequantize import Twin, dequantize
+from hy3.quantize.pipeline import quantize
+from hy3.quantize.plan import plan_source, plan_twin
+from hy3.quantize.progress import Meter
+from hy3.quantize.recipe import load_recipe
+from hy3.quantize.source import local_source
+from hy3.quantize.stats import WeightStats
 from support.quantizing import no_progress, run, tree
 from support.scripted import make_random
 
@@ -160,3 +170,110 @@ def test_refusals(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
         plan_twin(folders[0])
     with pytest.raises(InputError, match="not empty"):
         make_twin(folders[1], folders[2])
+
+
+def killed_twin(folder: Path, out: Path, after_bytes: int) -> int:
+    """Make a twin in a child that kills itself after so many bytes; returns the wait status."""
+    child = os.fork()
+    if child == 0:
+        done = 0
+
+        def advance(count: int, stats: WeightStats | None = None) -> None:
+            nonlocal done
+            done += count
+            if done >= after_bytes:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        @contextmanager
+        def progress(label: str, total_bytes: int) -> Iterator[Meter]:
+            yield advance
+
+        try:
+            dequantize(plan_twin(folder), out, 1, progress)
+        finally:
+            os._exit(9)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.parametrize("part", [0.1, 0.4, 0.7, 0.95])
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(
+    folders: tuple[Path, Path, Path], tmp_path: Path, part: float
+) -> None:
+    total = open_checkpoint(folders[1]).total_bytes
+    out = tmp_path / "twin"
+    assert killed_twin(folders[1], out, round(part * total)) == signal.SIGKILL
+    assert not (out / "config.json").exists()
+    shards = len(list(out.glob("*.safetensors")))
+    twin = make_twin(folders[1], out)
+    assert (twin.resumed_shards, twin.rounded_values) == (shards, 0)
+    assert tree(out) == tree(folders[2])
+
+
+def test_rounding_of_an_earlier_run_is_counted(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    foreign = Path(shutil.copytree(folders[1], tmp_path / "foreign"))
+    for number in (1, 2):
+        name = f"model.layers.{number}.mlp.experts.0.down_proj.weight_global_scale"
+        rewrite(foreign, name, torch.tensor([1536.0001220703125]))
+    whole = make_twin(foreign, tmp_path / "whole")
+    assert whole.rounded_values > 0
+    total = open_checkpoint(foreign).total_bytes
+    assert killed_twin(foreign, tmp_path / "twin", round(0.9 * total)) == signal.SIGKILL
+    assert make_twin(foreign, tmp_path / "twin").rounded_values == whole.rounded_values
+    assert tree(tmp_path / "twin") == tree(tmp_path / "whole")
+
+
+def test_an_unfinished_twin_is_not_taken_for_a_quantized_one(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "twin"
+    assert killed_twin(folders[1], out, 100_000) == signal.SIGKILL
+    with pytest.raises(InputError, match="holds work with recipe 'bf16'"):
+        run(folders[0], out)
+    with pytest.raises(InputError, match="begun from another source"):
+        other = Path(shutil.copytree(folders[1], tmp_path / "other"))
+        os.utime(next(other.glob("*.safetensors")), ns=(1, 1))
+        make_twin(other, out)
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_written(
+    folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nearly = plan_twin(folders[1]).output_bytes - 1
+    usage = shutil.disk_usage(tmp_path)._replace(free=nearly)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(EnvironmentFault, match="free"):
+        make_twin(folders[1], tmp_path / "twin")
+    assert not list((tmp_path / "twin").glob("*.safetensors*"))
+
+
+def test_a_source_that_changes_under_way_is_refused(
+    folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(folders[1], tmp_path / "source"))
+    plan = plan_twin(source)
+    os.utime(source / "config.json", ns=(1, 1))
+    with pytest.raises(InputError, match="changed while") as caught:
+        dequantize(plan, tmp_path / "twin", 2, no_progress)
+    assert "config.json" in caught.value.where
+    assert not (tmp_path / "twin" / "config.json").exists()
+
+
+def test_what_was_kept_with_nan_stays_so(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    source = Path(shutil.copytree(folders[0], tmp_path / "source"))
+    name = "model.layers.1.mlp.experts.0.up_proj.weight"
+    broken = load_all(source)[name]
+    broken[0, 0] = float("nan")
+    rewrite(source, name, broken)
+    plan = plan_source(local_source(source), load_recipe("experts-nvfp4"), "max", "same")
+    kept = plan_source(
+        local_source(source), load_recipe("experts-nvfp4"), "max", "same", nonfinite=(name,)
+    )
+    with pytest.raises(InputError, match="holds 1 NaN"):
+        quantize(plan, tmp_path / "refused", 1, no_progress)
+    quantize(kept, tmp_path / "kept", 1, no_progress)
+    make_twin(tmp_path / "kept", tmp_path / "twin")
+    assert load_all(tmp_path / "twin")[name][0, 0].isnan()
+    run(tmp_path / "kept", tmp_path / "again", decodes=True)
+    assert load_all(tmp_path / "again")[name][0, 0].isnan()

@@ -224,7 +224,7 @@ def test_source_changed_under_way(own_source: Path, tmp_path: Path) -> None:
     plan = plan_of(own_source)
     shard = sorted(own_source.glob("*.safetensors"))[0]
     os.utime(shard, ns=(0, 1))
-    with pytest.raises(InputError, match="changed while it was being quantized"):
+    with pytest.raises(InputError, match="changed while it was being read"):
         quantize(plan, tmp_path / "out", 1, no_progress)
     assert not (tmp_path / "out" / shard.name).exists()
     assert not list((tmp_path / "out").glob("*.tmp.tmp"))

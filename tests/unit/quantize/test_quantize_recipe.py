@@ -78,6 +78,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read") as caught:
         load_recipe(str(tmp_path / "none.toml"))
     assert caught.value.where == str(tmp_path / "none.toml")
+    assert "TOML" in caught.value.hint
     path.write_bytes(b"\xff")
     with pytest.raises(InputError, match="UTF-8"):
         load_recipe(str(path))

@@ -17,9 +17,9 @@ from hy3.checkpoint.model_config import load_config
 from hy3.checkpoint.names import fused_with, module_of
 from hy3.checkpoint.reader import TensorReader
 from hy3.nvfp4.codec import decode_e2m1, decode_e4m3, unpack_codes
-from hy3.quantize.dequantize import dequantize, plan_twin
+from hy3.quantize.dequantize import dequantize
 from hy3.quantize.pipeline import quantize
-from hy3.quantize.plan import make_plan
+from hy3.quantize.plan import make_plan, plan_twin
 from hy3.quantize.recipe import load_recipe
 from hy3.quantize.verify import verify
 from hy3.stored.decode import decode
