@@ -30,10 +30,11 @@ from hy3.checkpoint.names import expected_tensors
 from hy3.checkpoint.writer import ShardWriter
 from hy3.hardware.cores import usable_cores
 from hy3.quantize.pipeline import quantize, worker_limit
-from hy3.quantize.plan import make_plan
+from hy3.quantize.plan import plan_source
 from hy3.quantize.prediction import predict
 from hy3.quantize.progress import Meter
 from hy3.quantize.recipe import load_recipe
+from hy3.quantize.source import local_source
 from quantize_memory import CONFIG
 from record import record
 
@@ -83,7 +84,7 @@ def unseen(label: str, total_bytes: int) -> Iterator[Meter]:
 
 def one_round(source: Path, out: Path, workers: int) -> dict[str, Any]:
     """Predict, then run."""
-    plan = make_plan(source, load_recipe("experts-nvfp4"), "exact", "same")
+    plan = plan_source(local_source(source), load_recipe("experts-nvfp4"), "exact", "same")
     start = time.monotonic()
     prediction = predict(plan, out, worker_limit(plan, workers))
     measuring_s = time.monotonic() - start

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import hy3.quantize.pipeline as pipeline
 from hy3.quantize.pipeline import Outcome, quantize
-from hy3.quantize.plan import Plan, make_plan
+from hy3.quantize.plan import Plan, plan_source
 from hy3.quantize.progress import Meter
 from hy3.quantize.recipe import load_recipe
+from hy3.quantize.source import local_source
 from hy3.quantize.stats import StatsByKey
 
 
@@ -23,7 +24,9 @@ def no_progress(label: str, total_bytes: int) -> Iterator[Meter]:
 
 
 def plan_of(source: Path, scales: str = "exact", mtp: str = "same", decodes: bool = False) -> Plan:
-    return make_plan(source, load_recipe("experts-nvfp4"), scales, mtp, decodes=decodes)
+    return plan_source(
+        local_source(source), load_recipe("experts-nvfp4"), scales, mtp, decodes=decodes
+    )
 
 
 def run(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from hy3.checkpoint.forms import stored_specs
 from hy3.checkpoint.header import DTYPE_BYTES
-from hy3.checkpoint.index import Checkpoint, open_checkpoint
-from hy3.checkpoint.model_config import Hy3Config, load_config
+from hy3.checkpoint.index import Checkpoint
+from hy3.checkpoint.model_config import Hy3Config
 from hy3.checkpoint.names import expected_tensors, is_mtp, layer_of, tensor_class
 from hy3.errors import InputError
 from hy3.plan.settings import KV_DTYPE_BYTES
@@ -77,11 +76,6 @@ class ModelShape:
         """Of all layers together; the MTP layer has a cache of its own when it drafts."""
         layers = self.layers + (self.mtp_layers if mtp else 0)
         return layers * 2 * self.kv_heads * self.head_dim * KV_DTYPE_BYTES[dtype]
-
-
-def read_shape(folder: Path) -> ModelShape:
-    """The shape of a local checkpoint; InputError when it is unsound."""
-    return shape_of(folder.resolve().name, open_checkpoint(folder), load_config(folder))
 
 
 def shape_of(name: str, checkpoint: Checkpoint, config: Hy3Config) -> ModelShape:

@@ -152,18 +152,6 @@ class Plan:
         return sorted(lines, key=lambda line: (-line.source_bytes, line.label))
 
 
-def make_plan(
-    folder: Path,
-    recipe: Recipe,
-    scales: str,
-    mtp: str,
-    layout: str = METHOD_COMPRESSED_TENSORS,
-    decodes: bool = False,
-) -> Plan:
-    """``plan_source`` for a folder."""
-    return plan_source(local_source(folder), recipe, scales, mtp, layout, decodes=decodes)
-
-
 def plan_source(
     source: Source,
     recipe: Recipe,

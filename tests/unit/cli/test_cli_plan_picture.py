@@ -8,23 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from hy3.checkpoint.model_config import parse_config
 from hy3.cli.plan_picture import draw_memory
 from hy3.hardware.device import GIB, parse_hardware
-from hy3.plan.model_shape import shape_of_forms
 from hy3.plan.planner import LaunchPlan, Request, make_plan
-from hy3.quantize.assignment import assign
-from hy3.quantize.recipe import load_recipe
 from support.real_models import HY3
+from support.shapes import shape_in
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
 def plan() -> LaunchPlan:
-    config = parse_config(HY3)
-    forms = assign(config, load_recipe("experts-nvfp4"), "same", "compressed-tensors").forms
-    shape = shape_of_forms("Hy3-NVFP4", config, forms)
+    shape = shape_in("Hy3-NVFP4", HY3, "experts-nvfp4")
     return make_plan(shape, parse_hardware("2xgb10"), Request(context=131072, concurrency=6))
 
 

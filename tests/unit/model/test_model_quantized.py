@@ -10,8 +10,9 @@ import torch
 from hy3.model.decoder import load_model
 from hy3.quantize.dequantize import dequantize
 from hy3.quantize.pipeline import quantize
-from hy3.quantize.plan import make_plan, plan_twin
+from hy3.quantize.plan import plan_source, plan_twin
 from hy3.quantize.recipe import load_recipe
+from hy3.quantize.source import local_source
 from support.quantizing import no_progress
 from support.recipes import VARIANTS
 
@@ -23,7 +24,12 @@ TOKENS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 def test_logits_are_those_of_the_twin(variant: str, tmp_path: Path) -> None:
     name, activations, head, layout = VARIANTS[variant]
     recipe = load_recipe(name).with_options(activations, head)
-    quantize(make_plan(TINY, recipe, "max", "same", layout), tmp_path / "q", 2, no_progress)
+    quantize(
+        plan_source(local_source(TINY), recipe, "max", "same", layout),
+        tmp_path / "q",
+        2,
+        no_progress,
+    )
     dequantize(plan_twin(tmp_path / "q"), tmp_path / "twin", 2, no_progress)
     ours, twin, source = (
         load_model(folder) for folder in (tmp_path / "q", tmp_path / "twin", TINY)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hy3.checkpoint.model_config import parse_config
-from hy3.checkpoint.names import expected_tensors
 from hy3.errors import InputError
 from hy3.hardware.device import GIB, parse_hardware
 from hy3.plan.footprint import (
@@ -19,13 +17,12 @@ from hy3.plan.footprint import (
     largest_concurrency,
     largest_context,
 )
-from hy3.plan.model_shape import ModelShape, decoded, read_shape, shape_of_forms
+from hy3.plan.model_shape import ModelShape, decoded
 from hy3.plan.planner import Request, make_plan
 from hy3.plan.settings import Settings
 from hy3.plan.sharding import broken_rules, kv_rank_bytes, rank_bytes
-from hy3.quantize.assignment import assign
-from hy3.quantize.recipe import load_recipe
 from support.real_models import HY3, HY_MT2
+from support.shapes import shape_in, shape_of_folder
 from support.sparse import write_sparse
 
 TINY = Path(__file__).resolve().parents[3] / "models" / "hy3-tiny"
@@ -34,22 +31,18 @@ RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 
 @pytest.fixture(scope="module")
 def hy3(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
-    return read_shape(write_sparse(tmp_path_factory.mktemp("hy3") / "nvfp4", HY3, packed=True))
+    return shape_of_folder(write_sparse(tmp_path_factory.mktemp("hy3") / "nvfp4", HY3, packed=True))
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
     folder = tmp_path_factory.mktemp("mt2") / "bf16"
-    return read_shape(write_sparse(folder, HY_MT2, shards=8))
+    return shape_of_folder(write_sparse(folder, HY_MT2, shards=8))
 
 
 def test_a_recipe_is_planned_before_it_is_made(hy3: ModelShape, small: ModelShape) -> None:
-    config = parse_config(HY3)
-    forms = assign(config, load_recipe("experts-nvfp4"), "same", "compressed-tensors").forms
-    assert set(shape_of_forms(hy3.name, config, forms).classes) == set(hy3.classes)
-    config = parse_config(HY_MT2)
-    forms = dict.fromkeys(expected_tensors(config), "bf16")
-    assert set(shape_of_forms(small.name, config, forms).classes) == set(small.classes)
+    assert set(shape_in("a", HY3, "experts-nvfp4").classes) == set(hy3.classes)
+    assert set(shape_in("b", HY_MT2, None).classes) == set(small.classes)
 
 
 def of_class(shape: ModelShape, name: str, mtp: bool = False):
@@ -223,18 +216,18 @@ def test_files_of_another_model_than_the_config(
 ) -> None:
     raw = json.loads((TINY / "config.json").read_text())
     folder = write_sparse(tmp_path / "sparse", raw, shards=2, packed=True)
-    assert read_shape(folder).mtp_layers == 1
+    assert shape_of_folder(folder).mtp_layers == 1
     written = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(written | {key: value}))
     with pytest.raises(InputError, match=f"weights of {kind}"):
-        read_shape(folder)
+        shape_of_folder(folder)
 
 
 def test_a_checkpoint_that_lost_its_mtp_layer_drafts_nothing(tmp_path: Path) -> None:
     raw = json.loads((TINY / "config.json").read_text())
     folder = write_sparse(tmp_path / "bare", raw | {"num_nextn_predict_layers": 0}, shards=2)
     (folder / "config.json").write_text(json.dumps(raw))
-    shape = read_shape(folder)
+    shape = shape_of_folder(folder)
     plan = make_plan(shape, parse_hardware("gb10"), Request(context=4096, concurrency=1))
     assert shape.mtp_layers == 0 and plan.settings.draft_depth == 0
 

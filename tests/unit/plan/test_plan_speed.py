@@ -12,7 +12,7 @@ import pytest
 
 from hy3.hardware.device import parse_hardware
 from hy3.plan.calibration import Calibration, load_calibrations
-from hy3.plan.model_shape import ModelShape, read_shape
+from hy3.plan.model_shape import ModelShape
 from hy3.plan.planner import Request, make_plan, shape_with_fp8
 from hy3.plan.roofline import (
     Workload,
@@ -24,6 +24,7 @@ from hy3.plan.roofline import (
 )
 from hy3.plan.settings import Settings
 from support.real_models import HY3
+from support.shapes import shape_of_folder
 from support.sparse import write_sparse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,7 +33,7 @@ PLAIN = Calibration("unified", "eager", 0.85, 0.0, 0.8, 1.25, 8, 6, "test", 0.00
 
 @pytest.fixture(scope="module")
 def hy3(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
-    return read_shape(write_sparse(tmp_path_factory.mktemp("hy3") / "nvfp4", HY3, packed=True))
+    return shape_of_folder(write_sparse(tmp_path_factory.mktemp("hy3") / "nvfp4", HY3, packed=True))
 
 
 def test_distinct_experts() -> None:

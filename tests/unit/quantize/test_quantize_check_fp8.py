@@ -12,8 +12,9 @@ import pytest
 from hy3.checkpoint.header import TensorSpec
 from hy3.checkpoint.manifest import read_manifest
 from hy3.quantize.pipeline import quantize
-from hy3.quantize.plan import make_plan
+from hy3.quantize.plan import plan_source
 from hy3.quantize.recipe import load_recipe
+from hy3.quantize.source import local_source
 from hy3.quantize.verify import verify
 from support.planted import alter, check_of, edit_config, only_failure, rename, rewrite, statuses
 from support.quantized import write_manifest
@@ -23,7 +24,7 @@ O_PROJ, K_PROJ = "model.layers.1.self_attn.o_proj", "model.layers.1.self_attn.k_
 
 
 def made(source: Path, out: Path, recipe: str, layout: str = "compressed-tensors") -> Path:
-    plan = make_plan(source, load_recipe(recipe), "exact", "same", layout)
+    plan = plan_source(local_source(source), load_recipe(recipe), "exact", "same", layout)
     quantize(plan, out, 2, no_progress)
     return out
 

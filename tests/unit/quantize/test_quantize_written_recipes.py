@@ -19,8 +19,9 @@ from hy3.checkpoint.reader import TensorReader
 from hy3.nvfp4.codec import decode_e2m1, decode_e4m3, unpack_codes
 from hy3.quantize.dequantize import dequantize
 from hy3.quantize.pipeline import quantize
-from hy3.quantize.plan import make_plan, plan_twin
+from hy3.quantize.plan import plan_source, plan_twin
 from hy3.quantize.recipe import load_recipe
+from hy3.quantize.source import local_source
 from hy3.quantize.verify import verify
 from hy3.stored.decode import decode
 from hy3.stored.weight import StoredWeight
@@ -40,7 +41,7 @@ def written(request, tmp_path_factory) -> Path:
     name, activations, head, layout = VARIANTS[request.param]
     recipe = load_recipe(name).with_options(activations, head)
     out = tmp_path_factory.mktemp("written") / "out"
-    quantize(make_plan(TINY, recipe, "exact", "same", layout), out, 2, no_progress)
+    quantize(plan_source(local_source(TINY), recipe, "exact", "same", layout), out, 2, no_progress)
     return out
 
 
