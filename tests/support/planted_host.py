@@ -75,7 +75,6 @@ class PlantedHost:
         for index, (gid, kind) in gids.items():
             self.file(f"{port}/gids/{index[1:]}", gid + "\n")
             self.file(f"{port}/gid_attrs/types/{index[1:]}", kind + "\n")
-            self.file(f"{port}/gid_attrs/ndevs/{index[1:]}", interface + "\n")
         (self.root / f"sys/class/infiniband/{name}/device/net/{interface}").mkdir(parents=True)
         for kind in ("fatal", "nonfatal"):
             path = f"sys/class/infiniband/{name}/device/aer_dev_{kind}"

@@ -37,10 +37,6 @@ class Script:
     def decode_tokens(self) -> int:
         return sum(self.tokens[1:])
 
-    @property
-    def decode_s(self) -> float:
-        return self.delay_s * (len(self.tokens) - 1)
-
 
 @dataclass
 class TimedServer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hy3.bench.client import Endpoint
@@ -15,7 +15,6 @@ async def closed_loop(
     path: str,
     bodies: Iterable[dict[str, Any]],
     streams: int,
-    on_trace: Callable[[RequestTrace], None] = lambda trace: None,
 ) -> list[RequestTrace]:
     """Send every body once over ``streams`` concurrent streams; traces in order of their end.
 
@@ -28,7 +27,6 @@ async def closed_loop(
         for body in queue:
             trace = await measure(endpoint, path, body, stream)
             traces.append(trace)
-            on_trace(trace)
 
     await asyncio.gather(*(run_stream(stream, queue) for stream in range(streams)))
     return traces

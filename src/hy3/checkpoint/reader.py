@@ -133,13 +133,6 @@ class TensorReader:
         self._fill(shard, name, offset + max(done, 0), found[max(done, 0) :].data)
         return found
 
-    def read_into(self, name: str, buffer: Any) -> None:
-        """Fill a contiguous writable buffer of exactly the tensor's size."""
-        view = memoryview(buffer)
-        assert view.nbytes == self.checkpoint.info(name).nbytes, name
-        if view.nbytes:  # an empty view cannot be cast
-            self._fill(self.checkpoint.tensors[name], name, self.offset(name), view.cast("B"))
-
     def chunks(self, name: str, chunk_bytes: int) -> Iterator[memoryview]:
         """The tensor's bytes in order, each piece in a buffer of its own."""
         nbytes = self.checkpoint.info(name).nbytes

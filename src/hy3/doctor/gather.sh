@@ -84,7 +84,7 @@ network() {
     lines net . "$R"/sys/class/net/*/mtu "$R"/sys/class/net/*/operstate "$R"/sys/class/net/*/speed
     hca="$R/sys/class/infiniband"
     lines infiniband '[^0:]' "$hca"/*/ports/*/state "$hca"/*/ports/*/rate "$hca"/*/ports/*/gids/* \
-        "$hca"/*/ports/*/gid_attrs/types/* "$hca"/*/ports/*/gid_attrs/ndevs/*
+        "$hca"/*/ports/*/gid_attrs/types/*
     lines pcie_errors TOTAL_ERR "$hca"/*/device/aer_dev_fatal "$hca"/*/device/aer_dev_nonfatal
     names hca "$hca"/*
     names hca_interfaces "$hca"/*/device/net/*

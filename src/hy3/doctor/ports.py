@@ -18,7 +18,6 @@ class Gid:
 
     address: str | None
     kind: str  # "RoCE v2", "IB/RoCE v1"
-    interface: str
 
     @property
     def usable(self) -> bool:
@@ -97,8 +96,7 @@ def _gids(entries: dict[str, str]) -> dict[int, Gid]:
         folder, _, index = key.rpartition("/")
         if folder == "gids":
             kind = entries.get(f"gid_attrs/types/{index}", "")
-            interface = entries.get(f"gid_attrs/ndevs/{index}", "")
-            found[int(index)] = Gid(_ipv4(value), kind, interface)
+            found[int(index)] = Gid(_ipv4(value), kind)
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, is_offline_mode, snapshot_download
+from huggingface_hub import constants, is_offline_mode, snapshot_download
 
 from hy3.checkpoint.index import INDEX_NAME, Checkpoint, find_index, join_checkpoint
 from hy3.checkpoint.model_config import CONFIG_NAME
@@ -18,7 +18,7 @@ from hy3.errors import EnvironmentFault, InputError
 from hy3.hub.faults import OFFLINE_HINT, OFFLINE_MESSAGE, hub_errors
 from hy3.hub.headers import read_remote_headers
 from hy3.hub.name import HubName
-from hy3.hub.repository import Repository, open_repository
+from hy3.hub.repository import Repository
 from hy3.hub.small_files import fetch_small_files
 
 # What a census and a plan look at; a quantizer copies more.
@@ -36,16 +36,6 @@ class RemoteCheckpoint:
     def folder(self) -> Path:
         """Where config, index and tokenizer are."""
         return self.checkpoint.folder
-
-
-def open_remote_checkpoint(
-    name: HubName,
-    small_files: Sequence[str] = PLANNING_FILES,
-    api: HfApi | None = None,
-    cache: Path | None = None,
-) -> RemoteCheckpoint:
-    """Resolve the name, then ``read_remote_checkpoint``; errors of ``open_repository`` too."""
-    return read_remote_checkpoint(open_repository(name, api, cache), small_files)
 
 
 def read_remote_checkpoint(

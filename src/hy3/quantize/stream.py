@@ -47,7 +47,6 @@ Decoded = tuple[Halves, int]  # BF16 patterns [out, in], and how many values wer
 class _Work:
     """A shard under way."""
 
-    shard: str
     writer: ShardWriter
     journal: Journal
     digest: Any  # the running SHA-256 of the source's shard
@@ -94,7 +93,7 @@ class ShardStreamer:
             ReadAhead(self.reader, [piece for step in steps for piece in _pieces(step)]) as ahead,
         ):
             digest = hashlib.sha256(self.reader.head(shard))
-            work = _Work(shard, writer, journal, digest, ahead)
+            work = _Work(writer, journal, digest, ahead)
             for step in steps:
                 finished = self._recover(step, work) or self._make(step, work)
                 rounded += finished.rounded

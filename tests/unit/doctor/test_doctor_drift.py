@@ -47,9 +47,8 @@ def test_the_same_all_the_time(planted):
 def test_a_gid_that_moves_to_another_index(planted):
     def move() -> None:
         (planted.root / PORT / "gids/3").rename(planted.root / PORT / "gids/4")
-        for part in ("types", "ndevs"):
-            folder = planted.root / PORT / "gid_attrs" / part
-            (folder / "3").rename(folder / "4")
+        kinds = planted.root / PORT / "gid_attrs/types"
+        (kinds / "3").rename(kinds / "4")
 
     found = DRIFTS.run(watched(planted, nothing, move, nothing))
     assert found.verdict == "PROBLEM"

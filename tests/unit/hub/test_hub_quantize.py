@@ -20,9 +20,10 @@ from hy3.cli.model_folder import Model
 from hy3.cli.quantize_source import PASSING_NAME, shards_of, source_of
 from hy3.errors import InputError
 from hy3.hub import download
-from hy3.hub.checkpoint import open_remote_checkpoint
+from hy3.hub.checkpoint import read_remote_checkpoint
 from hy3.hub.headers import FIRST_REQUEST_BYTES
 from hy3.hub.name import HubName
+from hy3.hub.repository import open_repository
 from hy3.hub.shards import AHEAD
 from hy3.quantize.export import COPIED
 from hy3.quantize.pipeline import Outcome, quantize
@@ -69,7 +70,8 @@ def run_remote(
 ) -> Outcome:
     """As the command does it, with this hub and a cache in ``tmp_path``."""
     small_files, cache = (*COPIED, "README.md"), tmp_path / "cache"
-    remote = open_remote_checkpoint(HubName(REPOSITORY), small_files, hub.api(), cache)
+    repository = open_repository(HubName(REPOSITORY), hub.api(), cache)
+    remote = read_remote_checkpoint(repository, small_files)
     origin = Origin(REPOSITORY, remote.repository.commit)
     model = Model(REPOSITORY, remote.folder, origin, remote)
     recipe = load_recipe("experts-nvfp4")

@@ -11,7 +11,7 @@ from hy3.checkpoint.header import TensorSpec, encode_header
 from hy3.checkpoint.index import open_checkpoint
 from hy3.errors import EnvironmentFault, InputError
 from hy3.hub import faults
-from hy3.hub.checkpoint import open_remote_checkpoint
+from hy3.hub.checkpoint import read_remote_checkpoint
 from hy3.hub.headers import FIRST_REQUEST_BYTES
 from hy3.hub.name import HubName, parse_hub_name
 from hy3.hub.repository import open_repository
@@ -54,7 +54,7 @@ def test_names_that_are_none(text: str) -> None:
 
 def test_headers_equal_those_of_the_folder_and_no_shard_is_fetched(tmp_path: Path) -> None:
     with serve_hub(TINY) as hub:
-        remote = open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path)
+        remote = read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path))
     local = open_checkpoint(TINY)
     assert remote.checkpoint.tensors == local.tensors
     for name, header in local.headers.items():
@@ -84,7 +84,7 @@ def test_a_long_header_takes_a_second_request(tmp_path: Path) -> None:
     (source / "model.safetensors").write_bytes(head + bytes(4 * 3000 + 0))
     (source / "config.json").write_text("{}")
     with serve_hub(source) as hub:
-        remote = open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path / "cache")
+        remote = read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path / "cache"))
     assert len(remote.checkpoint.tensors) == 3000
     ranges = [each.range for each in hub.content_requests()]
     assert ranges == [(0, FIRST_REQUEST_BYTES), (FIRST_REQUEST_BYTES, len(head))]
@@ -97,7 +97,7 @@ def test_a_shard_shorter_than_the_first_request(tmp_path: Path) -> None:
     (source / "model.safetensors").write_bytes(head + bytes(16))
     (source / "config.json").write_text("{}")
     with serve_hub(source) as hub:
-        remote = open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path / "cache")
+        remote = read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path / "cache"))
     assert list(remote.checkpoint.tensors) == ["a"]
     assert [each.range for each in hub.content_requests()] == [(0, len(head) + 16)]
 
@@ -111,7 +111,7 @@ def test_unsound_headers_give_the_same_error_as_locally(tmp_path: Path, damage: 
     with pytest.raises(InputError) as local:
         open_checkpoint(source)
     with serve_hub(source) as hub, pytest.raises(InputError) as caught:
-        open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path / "cache")
+        read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path / "cache"))
     assert (caught.value.message, caught.value.hint) == (local.value.message, local.value.hint)
     assert caught.value.where.startswith("hf://org/hy3-tiny@111111111111/model.safetensors: byte")
 
@@ -119,7 +119,7 @@ def test_unsound_headers_give_the_same_error_as_locally(tmp_path: Path, damage: 
 def test_resets_and_server_errors_pass(tmp_path: Path) -> None:
     with serve_hub(TINY) as hub:
         hub.faults[FIRST] = [Fault(2, reset_after=1000), Fault(1, status=503)]
-        remote = open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path)
+        remote = read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path))
     assert remote.checkpoint.tensors == open_checkpoint(TINY).tensors
     assert sum(each.file == FIRST for each in hub.content_requests()) == 4
 
@@ -127,7 +127,7 @@ def test_resets_and_server_errors_pass(tmp_path: Path) -> None:
 def test_a_header_damaged_on_its_way_is_fetched_again(tmp_path: Path) -> None:
     with serve_hub(TINY) as hub:
         hub.faults[FIRST] = [Fault(1, flip_at=9)]
-        remote = open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path)
+        remote = read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path))
     assert remote.checkpoint.tensors == open_checkpoint(TINY).tensors
 
 
@@ -135,7 +135,7 @@ def test_errors_that_stay(tmp_path: Path) -> None:
     with serve_hub(TINY) as hub:
         hub.faults[FIRST] = [Fault(100, status=500)]
         with pytest.raises(EnvironmentFault, match="status 500") as caught:
-            open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path)
+            read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path))
         assert FIRST in caught.value.where and caught.value.hint
         assert sum(each.file == FIRST for each in hub.content_requests()) == faults.ATTEMPTS
 
@@ -144,7 +144,7 @@ def test_a_server_that_ignores_ranges_is_refused_without_reading_the_shard(tmp_p
     with serve_hub(TINY) as hub:
         hub.faults[FIRST] = [Fault(100, ignore_range=True, seconds_per_chunk=0.01)]
         with pytest.raises(InputError, match="does not send the part"):
-            open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path)
+            read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path))
     assert hub.sent[FIRST] < (TINY / FIRST).stat().st_size / 2
 
 
@@ -167,11 +167,11 @@ def test_a_shard_that_changed_its_size_is_refused(tmp_path: Path) -> None:
 def test_wrong_bytes_of_a_small_file_are_fetched_again_once(tmp_path: Path) -> None:
     with serve_hub(TINY) as hub:
         hub.faults["config.json"] = [Fault(1, flip_at=5)]
-        remote = open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path / "once")
+        remote = read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path / "once"))
         assert (remote.folder / "config.json").read_bytes() == (TINY / "config.json").read_bytes()
         hub.faults["config.json"] = [Fault(100, flip_at=5)]
         with pytest.raises(InputError, match="arrived twice") as caught:
-            open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path / "always")
+            read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path / "always"))
     assert "config.json" in caught.value.where
 
 
@@ -182,7 +182,7 @@ def test_unknown_names_and_revisions(tmp_path: Path) -> None:
             (HubName(REPOSITORY, "v2"), "has no such revision"),
         ):
             with pytest.raises(InputError, match=message) as caught:
-                open_remote_checkpoint(name, api=hub.api(), cache=tmp_path)
+                read_remote_checkpoint(open_repository(name, hub.api(), tmp_path))
             assert caught.value.where == str(name) and caught.value.hint
 
 
@@ -190,9 +190,9 @@ def test_a_gated_model_needs_the_token_and_the_token_stays_on_the_hub(tmp_path: 
     with serve_hub(TINY, gated=True, token="hf_right") as hub:
         for token in (False, "hf_wrong"):
             with pytest.raises(InputError, match="access is not granted") as caught:
-                open_remote_checkpoint(NAME, api=hub.api(token), cache=tmp_path)
+                read_remote_checkpoint(open_repository(NAME, hub.api(token), tmp_path))
             assert "HF_TOKEN" in caught.value.hint
-        open_remote_checkpoint(NAME, api=hub.api("hf_right"), cache=tmp_path)
+        read_remote_checkpoint(open_repository(NAME, hub.api("hf_right"), tmp_path))
         asked = [each for each in hub.requests if "/resolve/" in each.path]
         assert asked and all(each.authorized for each in asked)
         elsewhere = [each for each in hub.requests if each.path.startswith("/content/")]
@@ -203,7 +203,7 @@ def test_no_hub_there(tmp_path: Path) -> None:
     with serve_hub(TINY) as hub:
         api = hub.api()
     with pytest.raises(EnvironmentFault, match="cannot be reached") as caught:
-        open_remote_checkpoint(NAME, api=api, cache=tmp_path)
+        read_remote_checkpoint(open_repository(NAME, api, tmp_path))
     assert "HF_ENDPOINT" in caught.value.hint
 
 
@@ -211,7 +211,7 @@ def test_no_checkpoint_in_the_repository(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "README.md").write_text("nothing")
     with serve_hub(tmp_path / "source") as hub, pytest.raises(InputError, match=r"no config\.json"):
-        open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path / "cache")
+        read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path / "cache"))
 
 
 def test_an_index_that_names_a_missing_shard(tmp_path: Path) -> None:
@@ -221,4 +221,4 @@ def test_an_index_that_names_a_missing_shard(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "model-00001-of-00001.safetensors"}}
     (source / "model.safetensors.index.json").write_text(json.dumps(index))
     with serve_hub(source) as hub, pytest.raises(InputError, match="which is missing"):
-        open_remote_checkpoint(NAME, api=hub.api(), cache=tmp_path / "cache")
+        read_remote_checkpoint(open_repository(NAME, hub.api(), tmp_path / "cache"))

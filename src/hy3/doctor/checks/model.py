@@ -159,10 +159,6 @@ def _expert_forms(case: ModelCase, mtp: bool) -> set[str]:
     }
 
 
-def _joined(forms: set[str]) -> str:
-    return ", ".join(sorted(forms))
-
-
 def kv_scales(case: ModelCase) -> Finding:
     """An FP8 cache with scales that were never measured."""
     parsed = case.quantization
