@@ -228,7 +228,7 @@ def test_a_shard_with_another_header_than_planned_is_refused(hub: Hub, tmp_path:
     """A header is fetched before its shard, and nothing else can tell that it was altered."""
     headers = {name: read_header(hub.folder / name) for name in SHARDS}
     info = headers[SHARDS[0]].tensors["weight"]
-    altered = {"weight": replace(info, dtype="I8")}
+    altered = {"weight": info._replace(dtype="I8")}
     headers[SHARDS[0]] = replace(headers[SHARDS[0]], tensors=altered)
     with HubShards(repository_of(hub, tmp_path), headers, None) as source:
         source.acquire(SHARDS[1])
