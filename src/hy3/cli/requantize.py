@@ -13,7 +13,7 @@ from hy3.cli.termination import RESUMES, terminable
 from hy3.errors import InputError
 
 if TYPE_CHECKING:
-    from hy3.quantize.requantize import Cost
+    from hy3.quantize.cost import Cost
 
 
 def command(
@@ -45,7 +45,7 @@ def command(
     from hy3.quantize.pipeline import quantize
     from hy3.quantize.plan import plan_source
     from hy3.quantize.recipe import load_recipe
-    from hy3.quantize.requantize import compare_costs
+    from hy3.quantize.cost import compare_costs
 
     output, out = Output(json_output, quiet), expand_home(out)
     chosen, threads = load_recipe(recipe), workers or usable_cores()
