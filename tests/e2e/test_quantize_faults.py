@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,16 @@ from hy3.quantize.dequantize import dequantize
 from hy3.quantize.plan import plan_twin
 from support.killing import EncodeCount, weights_of
 from support.os_calls import Call, watching
-from support.quantizing import drawn_once, no_progress, run, tree
+from support.quantizing import no_progress, run, tree
 from support.scripted import make_random
 
-
-@pytest.fixture(scope="module", autouse=True)
-def pictures_once() -> Iterator[None]:
-    with drawn_once():
-        yield
+pytestmark = pytest.mark.usefixtures("pictures_once")
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "model"
     return make_random(folder, seed=11, shards=3, num_experts=4)
-
-
-@pytest.fixture(scope="module")
-def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    out = tmp_path_factory.mktemp("expected") / "out"
-    run(source, out)
-    return tree(out)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,27 +22,16 @@ from support.killing import (
     weights_of,
 )
 from support.os_calls import PHASES
-from support.quantizing import drawn_once, kill_after, run, run_in_child, tree
+from support.quantizing import kill_after, run, run_in_child, tree
 from support.scripted import make_random
 
-
-@pytest.fixture(scope="module", autouse=True)
-def pictures_once() -> Iterator[None]:
-    with drawn_once():
-        yield
+pytestmark = pytest.mark.usefixtures("pictures_once")
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "model"
     return make_random(folder, seed=5, shards=4, num_experts=2)
-
-
-@pytest.fixture(scope="module")
-def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    out = tmp_path_factory.mktemp("reference") / "out"
-    run(source, out)
-    return tree(out)
 
 
 @pytest.fixture(scope="module")

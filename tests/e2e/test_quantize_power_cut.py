@@ -13,7 +13,7 @@ from hy3.errors import InputError
 from support.killing import Place, kill_at
 from support.os_calls import Call
 from support.power_cut import CHANCES, check_cuts, record
-from support.quantizing import drawn_once, run, run_in_child, tree
+from support.quantizing import drawn_once, run_in_child, tree
 from support.scripted import make_random
 
 
@@ -29,13 +29,6 @@ def quick() -> Iterator[None]:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "model"
     return make_random(folder, seed=6, shards=3, num_experts=2)
-
-
-@pytest.fixture(scope="module")
-def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    out = tmp_path_factory.mktemp("expected") / "out"
-    run(source, out)
-    return tree(out)
 
 
 def test_a_cut_at_some_points(source: Path, expected: dict[str, str], tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from openai import OpenAI
 
 from support.served_models import serve_native
+from support.tiny import TINY
 
-TINY = Path(__file__).resolve().parents[2] / "models" / "hy3-tiny"
 GREEDY = {"model": "m", "temperature": 0, "max_tokens": 300}
 WEATHER = {
     "type": "function",

@@ -10,7 +10,9 @@ import pytest
 from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-TEMPLATE = Path(__file__).parents[2] / "models" / "hy3-tiny" / "chat_template.jinja"
+from support.tiny import TINY
+
+TEMPLATE = TINY / "chat_template.jinja"
 S = ":opensource"
 BOS, EOS = f"<｜hy_begin_of_sentence{S}｜>", f"<｜hy_eos{S}｜>"
 USER, ASSISTANT, MODE = f"<｜hy_User{S}｜>", f"<｜hy_Assistant{S}｜>", f"<｜reasoning_mode{S}｜>"

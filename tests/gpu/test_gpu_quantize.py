@@ -13,12 +13,11 @@ from hy3.nvfp4.scales import RULES, tensor_scale
 from hy3.quantize.pipeline import quantize
 from support.distributions import make_column_weights, make_weight
 from support.quantizing import no_progress, plan_of, tree
+from support.tiny import TINY
 
 pytest.importorskip("triton", reason="Triton is not installed")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
-
-TINY = Path(__file__).resolve().parents[2] / "models" / "hy3-tiny"
 
 
 @pytest.mark.parametrize("rule", RULES)

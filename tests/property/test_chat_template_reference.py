@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hy3.chat.markers import find_marker_suffix
 from hy3.chat.template import ChatTemplate
 from support.reference_prompt import reference_prompt
+from support.tiny import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = {
     "golden": ROOT / "tests" / "golden" / "chat_template_suffixed.jinja",
-    "hy3-tiny": ROOT / "models" / "hy3-tiny" / "chat_template.jinja",
+    "hy3-tiny": TINY / "chat_template.jinja",
 }
 TOOL = {"type": "function", "function": {"name": "look", "description": 'up <"é">'}}
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-TINY = Path(__file__).resolve().parents[2] / "models" / "hy3-tiny"
+from support.tiny import TINY
+
 TINY_SUFFIX = ":opensource"
 SPECIAL = ("hy_begin_of_sentence{}", "hy_end▁of▁sentence", "hy_pad{}", "hy_User{}",
            "hy_Assistant{}", "hy_EOT", "hy_eos{}", "reasoning_mode{}")  # fmt: skip

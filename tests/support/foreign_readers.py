@@ -32,8 +32,8 @@ from hy3.quantize.stats import WeightStats
 from hy3.server.defaults import load_defaults
 from support.fuzzing import Reader
 from support.recipes import LAYOUT, PARAMETERS
+from support.tiny import TINY
 
-TINY = Path(__file__).resolve().parents[2] / "models" / "hy3-tiny"
 MODULES = ("model.layers.1.self_attn.qkv_proj", "model.layers.1.mlp.experts.0.gate_proj", "")
 
 SPECS = [

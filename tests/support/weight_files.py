@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -81,3 +81,12 @@ def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], shards: int)
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def load_shards(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a folder that has some."""
+    tensors: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors |= load_file(path)
+    assert tensors, f"{folder} holds no tensor"
+    return tensors

@@ -42,10 +42,10 @@ def command(
     from hy3.cli.quantize_source import open_source_model, shards_of, source_of
     from hy3.hardware.cores import usable_cores
     from hy3.kernels.scale_search_device import choose_device
+    from hy3.quantize.cost import compare_costs
     from hy3.quantize.pipeline import quantize
     from hy3.quantize.plan import plan_source
     from hy3.quantize.recipe import load_recipe
-    from hy3.quantize.cost import compare_costs
 
     output, out = Output(json_output, quiet), expand_home(out)
     chosen, threads = load_recipe(recipe), workers or usable_cores()

@@ -10,9 +10,10 @@ import pytest
 
 from hy3.chat.template import ChatTemplate, map_effort, resolve_effort
 from hy3.errors import InputError
+from support.tiny import TINY
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "chat_template_suffixed.jinja"
-TINY = GOLDEN.parents[2] / "models" / "hy3-tiny" / "chat_template.jinja"
+TEMPLATE = TINY / "chat_template.jinja"
 S = ":opensource"
 BOS, MODE = f"<｜hy_begin_of_sentence{S}｜>", f"<｜reasoning_mode{S}｜>"
 USER, ASSISTANT = f"<｜hy_User{S}｜>", f"<｜hy_Assistant{S}｜>"
@@ -146,7 +147,7 @@ def test_environment_is_the_one_templates_expect(tmp_path: Path) -> None:
     assert prompt == '01<é>{"a": "<é>"}[\n 1\n]<s></s>4!g'
 
 
-@pytest.mark.parametrize("path", [GOLDEN, TINY], ids=["golden", "hy3-tiny"])
+@pytest.mark.parametrize("path", [GOLDEN, TEMPLATE], ids=["golden", "hy3-tiny"])
 def test_same_as_transformers(tmp_path: Path, path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     template = from_source(tmp_path, source)

@@ -15,8 +15,8 @@ from hy3.cli.app import app
 from hy3.doctor import host as host_module
 from hy3.doctor import survey
 from hy3.doctor.host import gather_here
-from support.chat_files import TINY
 from support.planted_host import GB10, PlantedHost
+from support.tiny import TINY
 
 SCRIPT = """
 import sys

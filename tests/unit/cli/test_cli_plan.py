@@ -13,8 +13,9 @@ from hy3.cli.plan_options import parse_acceptance
 from hy3.errors import EnvironmentFault, InputError
 from hy3.hardware.device import MIB, load_devices, parse_hardware
 from hy3.hardware.probe import probe_hardware
+from support.tiny import TINY
 
-TINY = str(Path(__file__).resolve().parents[3] / "models" / "hy3-tiny")
+MODEL = str(TINY)
 
 
 def run(*arguments: str):
@@ -22,13 +23,13 @@ def run(*arguments: str):
 
 
 def test_json_and_text() -> None:
-    found = run(TINY, "--hardware", "gb10", "--context", "4096", "--json")
+    found = run(MODEL, "--hardware", "gb10", "--context", "4096", "--json")
     assert found.exit_code == 0
     result = json.loads(found.stdout)
     assert result["schema"] == "hy3.plan/1" and result["fits"]
     assert result["memory"]["weight_bytes"] > 23_000_000
     assert result["decode"]["stream_low"] < result["decode"]["stream_tok_s"]
-    text = run(TINY, "--hardware", "gb10", "--explain")
+    text = run(MODEL, "--hardware", "gb10", "--explain")
     assert text.exit_code == 0
     for words in ("fits:", "One decode step", "What one change would give", "Kernels"):
         assert words in text.stdout
@@ -36,14 +37,14 @@ def test_json_and_text() -> None:
 
 def test_no_context_is_longer_than_the_model_knows(tmp_path: Path) -> None:
     """hy3-tiny knows 4096 positions, and memory for 200,000 tokens changes nothing about it."""
-    arguments = [TINY, "--hardware", "gb10", "--concurrency", "1"]
+    arguments = [MODEL, "--hardware", "gb10", "--concurrency", "1"]
     result = json.loads(run(*arguments, "--json").stdout)
     assert result["settings"]["context"] == 4096 == result["largest_context"]
     longer = run(*arguments, "--context", "4097", "--json")
     result = json.loads(longer.stdout)
     assert [rule["identity"] for rule in result["broken_rules"]] == ["positions"]
     assert not result["fits"] and not any(each["fits"] for each in result["alternatives"])
-    text = run(TINY, "--hardware", "3xgb10", "--context", "200000").stdout
+    text = run(MODEL, "--hardware", "3xgb10", "--context", "200000").stdout
     refusals = [line for line in text.splitlines() if line.startswith("cannot run:")]
     assert refusals == [
         "cannot run: the model knows 4096 positions, a context of 200000 is longer "
@@ -83,7 +84,7 @@ def test_no_context_is_longer_than_the_model_knows(tmp_path: Path) -> None:
     ],
 )
 def test_refusals(arguments: list[str]) -> None:
-    found = run(TINY, *arguments)
+    found = run(MODEL, *arguments)
     assert isinstance(found.exception, InputError) or found.exit_code == 2
 
 
@@ -121,7 +122,7 @@ def test_probe() -> None:
 
 
 def test_export_writes_files_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
-    arguments = [TINY, "--hardware", "gb10", "--export", "compose", "--export-to", str(tmp_path)]
+    arguments = [MODEL, "--hardware", "gb10", "--export", "compose", "--export-to", str(tmp_path)]
     found = run(*arguments, "--model-path", "/models/tiny", "--json")
     assert json.loads(found.stdout)["exported"] == [str(tmp_path / "compose.node0.yaml")]
     assert '"source": "/models/tiny"' in (tmp_path / "compose.node0.yaml").read_text()
@@ -138,7 +139,7 @@ def test_export_writes_files_and_refuses_what_does_not_fit(tmp_path: Path) -> No
 
 def test_addresses_are_never_dropped(tmp_path: Path) -> None:
     export = ["--export", "systemd", "--export-to", str(tmp_path)]
-    arguments = [TINY, "--hardware", "gb10", "--nodes"]
+    arguments = [MODEL, "--hardware", "gb10", "--nodes"]
     for more in (["a,b", *export], ["a", *export, "--hardware", "2xgb10", "--tp", "2"], ["a"]):
         refused = run(*arguments, *more).exception
         assert isinstance(refused, InputError) and refused.where == "--nodes"
@@ -148,7 +149,7 @@ def test_addresses_are_never_dropped(tmp_path: Path) -> None:
 
 
 def test_splits_can_be_asked_for(tmp_path: Path) -> None:
-    arguments = [TINY, "--hardware", "2xgb10", "--tp", "1", "--pp", "2", "--ep", "--json"]
+    arguments = [MODEL, "--hardware", "2xgb10", "--tp", "1", "--pp", "2", "--ep", "--json"]
     result = json.loads(run(*arguments).stdout)
     settings = result["settings"]
     assert (settings["pipeline_parallel"], settings["expert_parallel"]) == (2, True)
@@ -158,7 +159,7 @@ def test_splits_can_be_asked_for(tmp_path: Path) -> None:
     assert "drafts 1" not in [each["name"] for each in result["alternatives"]]
     result = json.loads(run(*arguments, "--drafts", "1").stdout)
     assert [rule["identity"] for rule in result["broken_rules"]] == ["drafts_with_stages"]
-    result = json.loads(run(TINY, "--hardware", "gb10", "--pp", "2", "--json").stdout)
+    result = json.loads(run(MODEL, "--hardware", "gb10", "--pp", "2", "--json").stdout)
     assert [rule["identity"] for rule in result["broken_rules"]] == ["devices"]
     export = ["--export", "compose", "--nodes", "a,b", "--export-to", str(tmp_path)]
     assert run(*arguments, *export).exit_code == 0
@@ -169,7 +170,7 @@ def test_splits_can_be_asked_for(tmp_path: Path) -> None:
 
 def test_acceptance_as_hy3_bench_prints_it() -> None:
     """per_position counts all steps: 0.2 of them accept draft 2, which are 0.4 of half."""
-    arguments = [TINY, "--hardware", "gb10", "--json"]
+    arguments = [MODEL, "--hardware", "gb10", "--json"]
     given = json.loads(run(*arguments, "--drafts", "2", "--acceptance", "0.5,0.2").stdout)
     assert given["decode"]["tokens_per_step"] == pytest.approx(1.7)
     assert parse_acceptance("0.5,0.2") == pytest.approx((0.5, 0.4))
@@ -183,40 +184,40 @@ def test_acceptance_as_hy3_bench_prints_it() -> None:
 
 
 def test_a_recipe_needs_no_more_than_the_config(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text((Path(TINY) / "config.json").read_text())
+    (tmp_path / "config.json").write_text((Path(MODEL) / "config.json").read_text())
     sizes = {}
     for recipe in ("experts-nvfp4", "all-nvfp4"):
         found = run(str(tmp_path), "--hardware", "gb10", "--recipe", recipe, "--json")
         sizes[recipe] = json.loads(found.stdout)["memory"]["weight_bytes"]
-    whole = json.loads(run(TINY, "--hardware", "gb10", "--json").stdout)["memory"]["weight_bytes"]
+    whole = json.loads(run(MODEL, "--hardware", "gb10", "--json").stdout)["memory"]["weight_bytes"]
     assert sizes["all-nvfp4"] < sizes["experts-nvfp4"] < whole
-    assert isinstance(run(TINY, "--hardware", "gb10", "--recipe", "none").exception, InputError)
+    assert isinstance(run(MODEL, "--hardware", "gb10", "--recipe", "none").exception, InputError)
 
 
 def test_the_picture_is_written_where_asked(tmp_path: Path) -> None:
     path = tmp_path / "new" / "memory.svg"
-    found = run(TINY, "--hardware", "gb10", "--picture", str(path), "--json")
+    found = run(MODEL, "--hardware", "gb10", "--picture", str(path), "--json")
     assert json.loads(found.stdout)["pictures"] == [str(path)]
     assert path.read_text().startswith("<?xml")
-    refused = run(TINY, "--hardware", "gb10", "--picture", "memory.png")
+    refused = run(MODEL, "--hardware", "gb10", "--picture", "memory.png")
     assert isinstance(refused.exception, InputError) and refused.exception.where == "--picture"
 
 
 def test_many_devices_take_no_time() -> None:
-    found = run(TINY, "--hardware", "999999xgb10", "--json")
+    found = run(MODEL, "--hardware", "999999xgb10", "--json")
     assert json.loads(found.stdout)["settings"]["tensor_parallel"] <= 8
 
 
 @pytest.mark.parametrize("free", ["0.1", "1"])
 def test_no_room_at_all_is_told(free: str) -> None:
-    found = run(TINY, "--hardware", "gb10", "--free-gib", free)
+    found = run(MODEL, "--hardware", "gb10", "--free-gib", free)
     assert found.exit_code == 0 and "does not fit" in found.stdout
     assert "if it could run so" in found.stdout
 
 
 def test_a_share_that_is_not_free_is_refused_by_engines() -> None:
     """A GB10 has 111.4 of 121.69 GiB free: 0.92 is more (vLLM's default), 0.91 is not."""
-    share = [TINY, "--hardware", "gb10", "--utilization"]
+    share = [MODEL, "--hardware", "gb10", "--utilization"]
     assert json.loads(run(*share, "0.91", "--json").stdout)["fits"]
     refused = json.loads(run(*share, "0.92", "--json").stdout)
     assert not refused["fits"] and not any(each["fits"] for each in refused["alternatives"])
@@ -227,11 +228,11 @@ def test_a_share_that_is_not_free_is_refused_by_engines() -> None:
 
 def test_devices_that_would_do_nothing_are_named_with_the_rule() -> None:
     """hy3-tiny has two KV heads; a third device can hold none."""
-    found = run(TINY, "--hardware", "3xgb10")
+    found = run(MODEL, "--hardware", "3xgb10")
     line = next(line for line in found.stdout.splitlines() if "would do nothing" in line)
     assert "2 KV heads cannot be split over TP=3" in line
 
 
 def test_sequences_that_wait_are_told() -> None:
-    found = run(TINY, "--hardware", "gb10", "--concurrency", "100000")
+    found = run(MODEL, "--hardware", "gb10", "--concurrency", "100000")
     assert "such sequences at a time" in found.stdout

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from support.tiny import TINY
+
 HY3 = [sys.executable, "-m", "hy3.cli.app"]
-MODEL = str(Path(__file__).resolve().parents[3] / "models" / "hy3-tiny")
 NO_SPACE = (
     "error: standard output: cannot be written (No space left on device)\n"
     "hint: free some space, or send the output elsewhere\n"
 )
+
+MODEL = str(TINY)
 COMMANDS = [["--help"], ["--version"], ["env"], ["env", "--json"], ["inspect", MODEL]]
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from hy3.chat.tokenizer import Tokenizer
 from hy3.demo.held_out import FILE_NAME, MAX_DOCUMENTS, MAX_TOKENS, held_out_documents
 from support.scripted import make_random
-
-TINY = Path(__file__).resolve().parents[3] / "models" / "hy3-tiny"
+from support.tiny import TINY
 
 
 def test_the_bundled_model_brings_its_text(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hy3.doctor.checks import model
 from hy3.doctor.engine_matrix import Engine
 from hy3.doctor.model_case import ModelCase
 from hy3.quantize.repair import plan_repair, repair
+from support.json_files import edit_json
 from support.planted import BIAS, edit_config, rewrite
 from support.quantized import make_quantized
 from support.scripted import make_random
@@ -45,11 +46,6 @@ def finished(folder: Path) -> Path:
     return folder
 
 
-def edit(path: Path, **changes) -> None:
-    value = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: item for key, item in value.items() if item is not None}))
-
-
 def verdicts(folder: Path, engine: Engine | None = None) -> dict[str, str]:
     case = ModelCase(folder, engine)
     return {identity: check.run(case).verdict for identity, check in CHECKS.items()}
@@ -71,7 +67,7 @@ def test_the_bf16_source(source):
 
 @pytest.mark.parametrize("suffix", [None, "", ":other"])
 def test_token_suffix(out, suffix):
-    edit(out / "tokenizer_config.json", token_suffix=suffix)
+    edit_json(out / "tokenizer_config.json", token_suffix=suffix)
     only(out, "token-suffix")
     only(out, "token-suffix", "CLEAN", SGLANG)  # which asks the vocabulary
     fix = CHECKS["token-suffix"].run(ModelCase(out, VLLM)).fix
@@ -87,10 +83,10 @@ def test_no_markers_at_all(out):
 
 
 def test_dtype_and_top_k(out):
-    edit(out / "config.json", dtype=None, torch_dtype="float16")
+    edit_json(out / "config.json", dtype=None, torch_dtype="float16")
     only(out, "model-dtype")
-    edit(out / "config.json", dtype="bfloat16")
-    edit(out / "generation_config.json", top_k=0)
+    edit_json(out / "config.json", dtype="bfloat16")
+    edit_json(out / "generation_config.json", top_k=0)
     only(out, "top-k-refused")
 
 
@@ -123,7 +119,7 @@ def test_names_that_promise_another_format(out, tmp_path):
 
 def test_awq_is_awq(source, tmp_path):
     folder = Path(shutil.copytree(source, tmp_path / "Hy3-AWQ"))
-    edit(folder / "config.json", quantization_config={"quant_method": "awq", "bits": 4})
+    edit_json(folder / "config.json", quantization_config={"quant_method": "awq", "bits": 4})
     found = verdicts(folder)
     assert found["name-is-not-format"] == "CLEAN"
     assert found["ignore-list"] == "INCONCLUSIVE"  # its rules are not known here
@@ -159,7 +155,7 @@ def test_a_draft_of_another_form(source, tmp_path):
 
 def test_kv_scales(out):
     value = json.loads((out / "config.json").read_text())["quantization_config"]
-    edit(out / "config.json", quantization_config=value | {"kv_cache_scheme": {"num_bits": 8}})
+    edit_json(out / "config.json", quantization_config=value | {"kv_cache_scheme": {"num_bits": 8}})
     only(out, "kv-scales-missing")
 
 

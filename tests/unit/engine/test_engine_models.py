@@ -21,14 +21,6 @@ SHALLOW = {"num_hidden_layers": 2, "num_experts": 4, "hidden_size": 32}
 GREEDY = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return make_random(tmp_path_factory.mktemp("random"), seed=3, **SHALLOW)

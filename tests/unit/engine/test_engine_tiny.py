@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from hy3.model.decoder import load_model
+from support.tiny import TINY
 
 ROOT = Path(__file__).resolve().parents[3]
-TINY = ROOT / "models" / "hy3-tiny"
 SCRIPT = ROOT / "benchmarks" / "draft_invariance.py"
 sys.path.insert(0, str(SCRIPT.parent))
 
@@ -25,14 +25,6 @@ from draft_invariance import bf16_step, compare, complete, holds, near_tie  # no
 @pytest.fixture(scope="module")
 def prompts():
     return make_prompts(TINY, 12)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_text_is_the_same_at_any_depth_and_concurrency(prompts):

@@ -16,8 +16,8 @@ from hy3.hub.headers import FIRST_REQUEST_BYTES
 from hy3.hub.name import HubName, parse_hub_name
 from hy3.hub.repository import open_repository
 from support.hub_server import REPOSITORY, Fault, serve_hub
+from support.tiny import TINY
 
-TINY = Path(__file__).resolve().parents[3] / "models" / "hy3-tiny"
 NAME = HubName(REPOSITORY)
 FIRST = "model-00001-of-00002.safetensors"
 

@@ -15,8 +15,8 @@ from hy3.quantize.recipe import load_recipe
 from hy3.quantize.source import local_source
 from support.quantizing import no_progress
 from support.recipes import VARIANTS
+from support.tiny import TINY
 
-TINY = Path(__file__).parents[3] / "models" / "hy3-tiny"
 TOKENS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,16 +11,16 @@ from tokenizers import Tokenizer
 from hy3.kernels import cpu
 from hy3.model.decoder import Hy3Model, load_model
 from support.batches import run_chunks
+from support.tiny import TINY
 
-FOLDER = Path(__file__).resolve().parents[3] / "models" / "hy3-tiny"
 LENGTH, BLOCK = 300, 16
 
 
 @pytest.fixture(scope="module")
 def passages():
     """Held-out text, in pieces of ``LENGTH`` tokens."""
-    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
-    text = (FOLDER / "heldout.txt").read_text(encoding="utf-8")
+    tokenizer = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+    text = (TINY / "heldout.txt").read_text(encoding="utf-8")
     ids = tokenizer.encode(text[: 16 * LENGTH]).ids
     return [ids[start : start + LENGTH] for start in range(0, 4 * LENGTH, LENGTH)]
 
@@ -34,7 +33,7 @@ def tokens(passages):
 @pytest.fixture(scope="module")
 def exact(passages):
     """fp32 logits of each passage as a whole."""
-    model = load_model(FOLDER, dtype=torch.float32)
+    model = load_model(TINY, dtype=torch.float32)
     return [model.logits(model.forward_full(torch.tensor(passage))) for passage in passages]
 
 
@@ -46,10 +45,10 @@ def torch_kernels(monkeypatch):
 
 def transformers_logits(tokens, dtype):
     transformers = pytest.importorskip("transformers")
-    config = transformers.AutoConfig.from_pretrained(FOLDER)
+    config = transformers.AutoConfig.from_pretrained(TINY)
     config.enable_moe_fp32_combine = False
     model = transformers.HYV3ForCausalLM.from_pretrained(
-        FOLDER, config=config, dtype=dtype, experts_implementation="eager"
+        TINY, config=config, dtype=dtype, experts_implementation="eager"
     )
     with torch.inference_mode():
         return model(torch.tensor([tokens])).logits[0].float()
@@ -66,13 +65,13 @@ def test_fp32_equals_transformers_whole_and_decoded(tokens, exact):
     expected = transformers_logits(tokens, torch.float32)
     bound = 1e-5 * expected.abs().max()
     assert (exact[0] - expected).abs().max() <= bound
-    model = load_model(FOLDER, dtype=torch.float32)
+    model = load_model(TINY, dtype=torch.float32)
     assert (decoded(model, tokens, LENGTH - 20) - expected).abs().max() <= bound
 
 
 def test_bf16_equals_transformers(tokens, torch_kernels):
     expected = transformers_logits(tokens, torch.bfloat16)
-    model = load_model(FOLDER)
+    model = load_model(TINY)
     narrow = Hy3Model(dataclasses.replace(model.config, lm_head_fp32=False), model.weights)
     logits = narrow.logits(narrow.forward_full(torch.tensor(tokens)))
     assert (logits - expected).abs().max() <= 2 * 2**-8 * expected.abs().max()
@@ -80,7 +79,7 @@ def test_bf16_equals_transformers(tokens, torch_kernels):
 
 def test_decoding_kernels_are_as_close_to_fp32_as_torch_is(passages, exact, monkeypatch):
     """The two part at router near-ties; over some text, neither is nearer to the truth."""
-    model = load_model(FOLDER)
+    model = load_model(TINY)
     steps = [decoded(model, passage, 32) for passage in passages]
     monkeypatch.setattr(cpu, "MAX_ROWS", 0)
     whole = [model.logits(model.forward_full(torch.tensor(passage))) for passage in passages]

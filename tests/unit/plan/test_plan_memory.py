@@ -24,8 +24,8 @@ from hy3.plan.sharding import broken_rules, kv_rank_bytes, rank_bytes
 from support.real_models import HY3, HY_MT2
 from support.shapes import shape_in, shape_of_folder
 from support.sparse import write_sparse
+from support.tiny import TINY
 
-TINY = Path(__file__).resolve().parents[3] / "models" / "hy3-tiny"
 RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 
 

@@ -28,6 +28,7 @@ from hy3.quantize.source import local_source
 from hy3.quantize.stats import WeightStats
 from support.quantizing import no_progress, run, tree
 from support.scripted import make_random
+from support.weight_files import load_shards
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +43,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]
 
 def make_twin(folder: Path, out: Path, workers: int = 2) -> Twin:
     return dequantize(plan_twin(folder), out, workers, no_progress)
-
-
-def load_all(folder: Path) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        tensors |= load_file(path)
-    return tensors
 
 
 def rewrite(folder: Path, name: str, value: torch.Tensor) -> None:
@@ -71,7 +65,7 @@ def test_layout_and_files_are_the_originals(folders: tuple[Path, Path, Path]) ->
 
 
 def test_values_are_the_oracles_bit_for_bit(folders: tuple[Path, Path, Path]) -> None:
-    source, packed, twin = (load_all(folder) for folder in folders)
+    source, packed, twin = (load_shards(folder) for folder in folders)
     assert twin.keys() == source.keys()
     for name, weight in twin.items():
         if is_routed_expert(name):
@@ -95,7 +89,7 @@ def test_requantizing_the_twin_gives_it_back(
     assert outcome.stats
     assert all(each.error == 0 for each in outcome.stats.values())
     make_twin(tmp_path / "again", tmp_path / "twin")
-    one, other = load_all(folders[2]), load_all(tmp_path / "twin")
+    one, other = load_shards(folders[2]), load_shards(tmp_path / "twin")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -115,7 +109,7 @@ def test_foreign_divisors_are_counted_as_rounding(
     rewrite(foreign, name, torch.tensor([1536.0001220703125]))
     twin = make_twin(foreign, tmp_path / "twin")
     assert 0 < twin.rounded_values <= 64 * 32
-    packed, decoded = load_all(foreign), load_all(tmp_path / "twin")
+    packed, decoded = load_shards(foreign), load_shards(tmp_path / "twin")
     module = module_of(name)
     scales = packed[f"{module}.weight_scale"].view(torch.uint8)
     expected = NvFp4Tensor(packed[f"{module}.weight_packed"], scales, 1536.0001220703125)
@@ -138,7 +132,7 @@ def test_modelopt_names_are_read(folders: tuple[Path, Path, Path], tmp_path: Pat
     index = {"metadata": {}, "weight_map": places}
     (foreign / "model.safetensors.index.json").write_text(json.dumps(index))
     assert make_twin(foreign, tmp_path / "twin").rounded_values == 0
-    one, other = load_all(folders[2]), load_all(tmp_path / "twin")
+    one, other = load_shards(folders[2]), load_shards(tmp_path / "twin")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -156,7 +150,7 @@ def as_modelopt(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def test_nan_scales_are_refused(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     broken = Path(shutil.copytree(folders[1], tmp_path / "broken"))
     name = "model.layers.2.mlp.experts.1.up_proj.weight_scale"
-    value = load_all(broken)[name].view(torch.uint8).clone()
+    value = load_shards(broken)[name].view(torch.uint8).clone()
     value[0, 0] = int(np.uint8(0x7F))
     rewrite(broken, name, value.view(torch.float8_e4m3fn))
     with pytest.raises(InputError, match="NaN") as caught:
@@ -263,7 +257,7 @@ def test_a_source_that_changes_under_way_is_refused(
 def test_what_was_kept_with_nan_stays_so(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     source = Path(shutil.copytree(folders[0], tmp_path / "source"))
     name = "model.layers.1.mlp.experts.0.up_proj.weight"
-    broken = load_all(source)[name]
+    broken = load_shards(source)[name]
     broken[0, 0] = float("nan")
     rewrite(source, name, broken)
     plan = plan_source(local_source(source), load_recipe("experts-nvfp4"), "max", "same")
@@ -274,6 +268,6 @@ def test_what_was_kept_with_nan_stays_so(folders: tuple[Path, Path, Path], tmp_p
         quantize(plan, tmp_path / "refused", 1, no_progress)
     quantize(kept, tmp_path / "kept", 1, no_progress)
     make_twin(tmp_path / "kept", tmp_path / "twin")
-    assert load_all(tmp_path / "twin")[name][0, 0].isnan()
+    assert load_shards(tmp_path / "twin")[name][0, 0].isnan()
     run(tmp_path / "kept", tmp_path / "again", decodes=True)
-    assert load_all(tmp_path / "again")[name][0, 0].isnan()
+    assert load_shards(tmp_path / "again")[name][0, 0].isnan()

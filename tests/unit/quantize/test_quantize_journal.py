@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from hy3.quantize.journal import FinishedTensor, Journal
 from hy3.quantize.resume import RESUME_NAME
 from hy3.quantize.stats import WeightStats
 from support.killing import EncodeCount, Place, kill_at, weights_of
-from support.quantizing import drawn_once, run, run_in_child, tree
+from support.quantizing import run, run_in_child, tree
 from support.scripted import make_random
 
 LINES = [
@@ -26,10 +25,7 @@ LINES = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def pictures_once() -> Iterator[None]:
-    with drawn_once():
-        yield
+pytestmark = pytest.mark.usefixtures("pictures_once")
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +33,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One shard, so that everything is within it."""
     folder = tmp_path_factory.mktemp("source") / "model"
     return make_random(folder, seed=9, shards=1, num_experts=2)
-
-
-@pytest.fixture(scope="module")
-def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    out = tmp_path_factory.mktemp("expected") / "out"
-    run(source, out)
-    return tree(out)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import torch
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors import safe_open
-from safetensors.torch import load_file
 
 from hy3.checkpoint.index import open_checkpoint
 from hy3.checkpoint.manifest import read_manifest
@@ -33,6 +32,7 @@ from hy3.quantize.stream import ShardStreamer
 from support.killing import Place, kill_at
 from support.quantizing import no_progress, plan_of, run, run_in_child, tree
 from support.scripted import make_random
+from support.weight_files import load_shards
 
 SCHEME = QuantizationScheme(
     targets=["Linear"],
@@ -60,13 +60,6 @@ def own_source(source: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(source, tmp_path / "source"))
 
 
-def load_all(folder: Path) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        tensors |= load_file(path)
-    return tensors
-
-
 def test_same_bytes_for_any_number_of_workers(source: Path, made: Path, tmp_path: Path) -> None:
     for workers in (1, 2, 4):
         out = tmp_path / str(workers)
@@ -77,7 +70,7 @@ def test_same_bytes_for_any_number_of_workers(source: Path, made: Path, tmp_path
 def test_names_shards_and_copies_are_kept(source: Path, made: Path) -> None:
     before, after = open_checkpoint(source), open_checkpoint(made)
     assert list(before.headers) == list(after.headers)
-    old, new = load_all(source), load_all(made)
+    old, new = load_shards(source), load_shards(made)
     for name, shard in before.tensors.items():
         if is_routed_expert(name):
             parts = [f"{module_of(name)}.{part}" for part in ("weight_packed", "weight_scale")]
@@ -90,7 +83,7 @@ def test_names_shards_and_copies_are_kept(source: Path, made: Path) -> None:
 
 
 def test_experts_are_the_oracles_and_compressed_tensors_reads_it(source: Path, made: Path) -> None:
-    old, new = load_all(source), load_all(made)
+    old, new = load_shards(source), load_shards(made)
     pairs_across_shards = 0
     placed = open_checkpoint(source).tensors
     for name in list(filter(is_routed_expert, old))[::3]:
@@ -113,7 +106,7 @@ def test_experts_are_the_oracles_and_compressed_tensors_reads_it(source: Path, m
 
 
 def test_gate_and_up_share_their_scale(made: Path) -> None:
-    new = load_all(made)
+    new = load_shards(made)
     gates = [name for name in new if name.endswith("gate_proj.weight_global_scale")]
     assert gates
     for name in gates:
@@ -144,7 +137,7 @@ def test_files_open_with_the_safetensors_package(made: Path) -> None:
 
 def test_mtp_bf16_leaves_its_experts(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "out", mtp="bf16")
-    old, new = load_all(source), load_all(tmp_path / "out")
+    old, new = load_shards(source), load_shards(tmp_path / "out")
     mtp = "model.layers.3."
     assert {n for n in new if n.startswith(mtp)} == {n for n in old if n.startswith(mtp)}
     assert "model.layers.2.mlp.experts.0.up_proj.weight_packed" in new

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from hy3.cli.app import app
 from hy3.quantize.repair import Change, plan_repair, repair
 from hy3.quantize.verify import verify
+from support.json_files import edit_json
 from support.quantized import make_quantized
 from support.scripted import make_random
 
@@ -31,12 +32,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "model"))
-
-
-def edit(path: Path, **changes: Any) -> None:
-    """Set keys of a JSON file; None removes one."""
-    value = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: item for key, item in value.items() if item is not None}))
 
 
 def failed(folder: Path) -> set[str]:
@@ -70,7 +65,7 @@ def test_a_sound_checkpoint_is_left_alone(folder: Path) -> None:
 def test_each_fault_is_mended_and_the_file_kept(
     folder: Path, file: str, changes: dict[str, Any], key: str
 ) -> None:
-    edit(folder / file, **changes)
+    edit_json(folder / file, **changes)
     broken = (folder / file).read_bytes()
     plan = plan_repair(folder)
     assert key in [change.key for change in plan.changes]
@@ -92,7 +87,7 @@ def test_each_fault_is_mended_and_the_file_kept(
 def test_an_ignore_list_is_written_anew(folder: Path, ignore: list[str]) -> None:
     path = folder / "config.json"
     right = json.loads(path.read_text())["quantization_config"]
-    edit(path, quantization_config=right | {"ignore": ignore})
+    edit_json(path, quantization_config=right | {"ignore": ignore})
     assert failed(folder) & {"vllm_matching", "sglang_matching"}
     plan = plan_repair(folder)
     assert plan.changes == (
@@ -104,7 +99,7 @@ def test_an_ignore_list_is_written_anew(folder: Path, ignore: list[str]) -> None
 
 def test_a_second_repair_keeps_the_first_backup(folder: Path) -> None:
     for dtype in ("float16", "float32"):
-        edit(folder / "config.json", dtype=dtype)
+        edit_json(folder / "config.json", dtype=dtype)
         repair(plan_repair(folder))
     kept = [json.loads((folder / f"config.json.bak{n}").read_text())["dtype"] for n in ("", "2")]
     assert kept == ["float16", "float32"]
@@ -113,14 +108,16 @@ def test_a_second_repair_keeps_the_first_backup(folder: Path) -> None:
 def test_what_metadata_cannot_mend_is_said(folder: Path) -> None:
     path = folder / "config.json"
     right = json.loads(path.read_text())["quantization_config"]
-    edit(path, quantization_config=right | {"config_groups": {"g": {"weights": {}, "targets": []}}})
+    edit_json(
+        path, quantization_config=right | {"config_groups": {"g": {"weights": {}, "targets": []}}}
+    )
     (folder / "hy3_manifest.json").unlink()
     plan = plan_repair(folder)
     assert any(line.startswith("vllm_matching") for line in plan.left)
 
 
 def test_the_verb(folder: Path) -> None:
-    edit(folder / "config.json", dtype="float16")
+    edit_json(folder / "config.json", dtype="float16")
     dry = CliRunner().invoke(app, ["repair", str(folder), "--dry-run", "--json"])
     assert dry.exit_code == 0
     result = json.loads(dry.stdout)

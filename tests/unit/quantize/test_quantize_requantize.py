@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from support.foreign_files import (
     write_foreign,
 )
 from support.quantized import write_index
-from support.quantizing import drawn_once, run, run_in_child, tree
+from support.quantizing import run, run_in_child, tree
 from support.scripted import make_random
 
 LINEARS, EXPERTS = r"_proj$(?<!eh_proj)", r"experts\.\d+\.\w+_proj$"
@@ -67,10 +66,7 @@ TENSOR_SCALES = ("weight_global_scale", "weight_scale_2", *SCALES)
 GATE = "model.layers.1.mlp.experts.0.gate_proj"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def pictures_once() -> Iterator[None]:
-    with drawn_once():
-        yield
+pytestmark = pytest.mark.usefixtures("pictures_once")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from hy3.checkpoint.census import take_census
 from hy3.checkpoint.forms import BF16, FP8_FORMS, MODELOPT_NVFP4
@@ -29,8 +28,9 @@ from support.foreign_decoder import decode as decode_nvfp4
 from support.foreign_decoder import decode_fp8
 from support.quantizing import no_progress
 from support.recipes import VARIANTS
+from support.tiny import TINY
+from support.weight_files import load_shards
 
-TINY = Path(__file__).parents[3] / "models" / "hy3-tiny"
 # The head alone makes no difference to the others.
 WRITTEN = [name for name in VARIANTS if name not in ("experts-nvfp4+head", "attn-fp8+head")]
 LAYER = "model.layers.2."
@@ -43,13 +43,6 @@ def written(request, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("written") / "out"
     quantize(plan_source(local_source(TINY), recipe, "exact", "same", layout), out, 2, no_progress)
     return out
-
-
-def stored(folder: Path) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        tensors |= load_file(path)
-    return tensors
 
 
 def foreign(tensors: dict[str, torch.Tensor], weight: StoredWeight) -> torch.Tensor:
@@ -73,7 +66,7 @@ def test_it_is_proved_and_read_alike_by_others(written: Path) -> None:
     ]
     checkpoint = open_checkpoint(written)
     census = take_census(checkpoint, load_config(written))
-    tensors, source, read = stored(written), stored(TINY), set()
+    tensors, source, read = load_shards(written), load_shards(TINY), set()
     with TensorReader(checkpoint) as reader:
         for name, form in census.forms.items():
             if form == BF16 or (".experts." in name and LAYER + "mlp.experts.3." not in name):
@@ -104,12 +97,12 @@ def test_the_twin_has_its_weights(written: Path, tmp_path: Path) -> None:
     forms = set(take_census(open_checkpoint(written), load_config(written)).forms.values())
     # Only FP8 has products that BF16 must round.
     assert (twin.rounded_values > 0) == bool(forms & set(FP8_FORMS))
-    tensors = stored(tmp_path / "twin")
+    tensors = load_shards(tmp_path / "twin")
     assert {name: each.shape for name, each in tensors.items()} == {
-        name: each.shape for name, each in stored(TINY).items()
+        name: each.shape for name, each in load_shards(TINY).items()
     }
     checkpoint = open_checkpoint(written)
     name = f"{LAYER}mlp.experts.3.down_proj.weight"
     form = take_census(checkpoint, load_config(written)).forms[name]
     weight = StoredWeight(TensorSpec(name, BF16, tuple(tensors[name].shape)), form)
-    assert torch.equal(tensors[name], foreign(stored(written), weight))
+    assert torch.equal(tensors[name], foreign(load_shards(written), weight))
