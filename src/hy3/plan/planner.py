@@ -271,6 +271,8 @@ def _predict(
     decode = predict_decode(shape, used, settings, workload, calibration)
     if settings.engine == NATIVE:
         decode = replace(decode, confidence="low: no measured row is of hy3's own engine")
+    elif settings.pipeline_parallel > 1:
+        decode = replace(decode, confidence="low: no measured row has pipeline stages")
     return decode
 
 

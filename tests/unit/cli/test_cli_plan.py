@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hy3.cli.app import app
+from hy3.cli.plan import command as plan_command
 from hy3.cli.plan_options import parse_acceptance
 from hy3.errors import EnvironmentFault, InputError
 from hy3.hardware.device import MIB, load_devices, parse_hardware
 from hy3.hardware.probe import probe_hardware
+from hy3.plan.planner import Request
 from support.tiny import TINY
 
 MODEL = str(TINY)
@@ -156,6 +161,7 @@ def test_splits_can_be_asked_for(tmp_path: Path) -> None:
     # Two stages, so two machines, and no drafts of the planner's own.
     assert result["fits"] and settings["draft_depth"] == 0
     assert "stages" in [term["name"] for term in result["decode"]["terms"]]
+    assert result["decode"]["confidence"].startswith("low: no measured row has pipeline stages")
     assert "drafts 1" not in [each["name"] for each in result["alternatives"]]
     result = json.loads(run(*arguments, "--drafts", "1").stdout)
     assert [rule["identity"] for rule in result["broken_rules"]] == ["drafts_with_stages"]
@@ -166,6 +172,14 @@ def test_splits_can_be_asked_for(tmp_path: Path) -> None:
     for rank in (0, 1):
         text = (tmp_path / f"compose.node{rank}.yaml").read_text()
         assert '"--pipeline-parallel-size", "2"' in text and "--enable-expert-parallel" in text
+
+
+def test_everything_that_can_be_asked_is_asked_for() -> None:
+    """A field of the request that no option sets would be a default that nobody can change."""
+    tree = ast.parse(inspect.getsource(plan_command))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    request = next(each for each in calls if getattr(each.func, "id", "") == "Request")
+    assert {each.arg for each in request.keywords} == {each.name for each in fields(Request)}
 
 
 def test_acceptance_as_hy3_bench_prints_it() -> None:
