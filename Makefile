@@ -1,4 +1,5 @@
-# Two commands: `make demo` and `make test`. PIP_ARGS passes options to pip.
+# Two commands: `make demo` and `make test`; CONTRIBUTING.md names the others. PIP_ARGS passes
+# options to pip.
 PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
@@ -10,7 +11,7 @@ TORCH_FREE += $(addprefix src/hy3/quantize/,progress.py threads.py verdict.py ch
 TORCH_FREE += $(addprefix src/hy3/quantize/,summary.py front_matter.py pictures.py) src/hy3/stored/weight.py
 TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py engine_command.py export.py copy.py) src/hy3/evaluate/bootstrap.py
 
-.PHONY: demo test test-long lint types clean
+.PHONY: demo test test-long test-peers test-gpu lint types clean
 
 demo: $(VENV)/.engine
 	$(BIN)/hy3 demo
@@ -20,6 +21,13 @@ test: $(VENV)/.dev lint types
 
 test-long: $(VENV)/.dev
 	$(BIN)/python tools/test_long.py
+
+# Each records benchmarks/results/test_*.json, and fails where nothing could run.
+test-peers: $(VENV)/.dev
+	$(BIN)/python tools/test_elsewhere.py peers --python $(or $(PEERS_PYTHON),$(error PEERS_PYTHON=... names a Python with vLLM and pytest))
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/python tools/test_elsewhere.py gpu --python $(or $(GPU_PYTHON),$(error GPU_PYTHON=... names a Python with torch for CUDA, Triton and pytest))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

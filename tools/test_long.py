@@ -7,24 +7,10 @@ from __future__ import annotations
 
 import argparse
 import random
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from xml.etree import ElementTree
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from record import record  # noqa: E402 - the scripts under benchmarks/ are no package
-
-
-def outcome(case: ElementTree.Element) -> str:
-    """How one test ended, in pytest's words."""
-    for word in ("failure", "error", "skipped"):
-        if case.find(word) is not None:
-            return {"failure": "failed"}.get(word, word)
-    return "passed"
+from recorded_tests import run_recorded
 
 
 def main() -> int:
@@ -32,24 +18,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--out", type=Path, default=None)
     options, more = parser.parse_known_args()
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-m", "long", f"--junitxml={report}"]
-        command += [f"--hypothesis-seed={options.seed}", *more]
-        code = subprocess.run(command, cwd=ROOT).returncode
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    tests = [
-        {
-            "test": f"{case.get('classname')}::{case.get('name')}",
-            "outcome": outcome(case),
-            "seconds": float(case.get("time", "0")),
-        }
-        for case in cases
-    ]
-    passed = sum(test["outcome"] == "passed" for test in tests)
-    results = {"seed": options.seed, "passed": passed, "of": len(tests), "tests": tests}
-    print(record("test_long", results, options.out))
-    return code
+    arguments = ["-m", "long", f"--hypothesis-seed={options.seed}", *more]
+    facts = {"seed": options.seed}
+    return run_recorded("test_long", sys.executable, arguments, options.out, facts)
 
 
 if __name__ == "__main__":

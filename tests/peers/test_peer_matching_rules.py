@@ -1,6 +1,6 @@
 """Our reading of vLLM's matching rules against vLLM itself, where it is installed.
 
-Run it in an environment that has vLLM:  python -m pytest tests/peers/test_peer_matching_rules.py
+`make test-peers` runs it in an environment that has vLLM.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What vLLM itself makes of every quantization_config that is written, module by module.
 
-Run it in an environment that has vLLM:  python -m pytest tests/peers/test_peer_written_configs.py
+`make test-peers` runs it in an environment that has vLLM.
 """
 
 from __future__ import annotations
