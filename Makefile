@@ -4,12 +4,6 @@ PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-TORCH_FREE := $(addprefix src/hy3/,errors.py units.py cli checkpoint hub chat server bench report demo hardware plan doctor nodes)
-TORCH_FREE += $(addprefix src/hy3/engine/,request.py config.py stats.py kv_blocks.py history.py sequence.py scheduler.py)
-TORCH_FREE += $(addprefix src/hy3/quantize/,recipe.py plan.py export.py repair.py card.py output_folder.py)
-TORCH_FREE += $(addprefix src/hy3/quantize/,progress.py threads.py verdict.py check_layout.py check_data.py resume.py stats.py shard_source.py journal.py read_ahead.py)
-TORCH_FREE += $(addprefix src/hy3/quantize/,summary.py front_matter.py pictures.py) src/hy3/stored/weight.py
-TORCH_FREE += $(addprefix src/hy3/deploy/,native_plan.py mailbox.py engine_command.py export.py copy.py) src/hy3/evaluate/bootstrap.py
 
 .PHONY: demo test test-long test-peers test-gpu lint types clean
 
@@ -34,7 +28,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.dev
-	$(BIN)/mypy $(TORCH_FREE)
+	$(BIN)/mypy
 
 # torch is named with its exact version on the command line as well: a plain or ranged request
 # can bring a CUDA build of several GB.

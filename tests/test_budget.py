@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,17 @@ def test_import_contract(path: Path) -> None:
         assert may_import(package, rest), f"{name}:{line} imports {module}"
         if name != "deploy/native.py" and module.startswith("hy3.engine.engine"):
             assert package == "engine", f"{name}:{line}: only deploy/native.py builds an engine"
+
+
+def test_mypy_reads_every_file_that_needs_no_torch() -> None:
+    """A new file is checked by itself; only a whole package that may import torch is left out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    options = project["tool"]["mypy"]
+    assert options["strict"] and options["files"] == ["src/hy3"]
+    left_out = {place.removeprefix("^src/hy3/") for place in options["exclude"]}
+    assert left_out <= {place for place in TORCH_ALLOWED if place.endswith("/")}
+    assert not [each for each in project["tool"]["mypy"]["overrides"] if "ignore_errors" in each]
+    assert "\t$(BIN)/mypy\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_import_contract_stands_in_the_docs() -> None:

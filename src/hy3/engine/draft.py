@@ -49,7 +49,9 @@ class Drafter:
         """
         if not self._depth:
             return
-        spans, kept_rows, first_row = [], [], 0
+        spans: list[Span] = []
+        kept_rows: list[int] = []
+        first_row = 0
         for chunk in chunks:
             span = Span(chunk.sequence, chunk.start, chunk.sequence.num_computed)
             spans.append(span)

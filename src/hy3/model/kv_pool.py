@@ -44,4 +44,4 @@ class KvPool:
 def block_bytes(config: Hy3Config, block_size: int, dtype: torch.dtype) -> int:
     """Bytes that one block takes over all cached layers, keys and values together."""
     elements = block_size * config.num_kv_heads * config.head_dim * config.num_cached_layers
-    return 2 * elements * dtype.itemsize
+    return 2 * elements * int(dtype.itemsize)

@@ -6,7 +6,7 @@ its tensor scales are powers of two; FP8 does, as nearly every product has more 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from hy3.kernels.nvfp4_decode import decode_to_bf16
 from hy3.nvfp4.codec import E4M3_NAN, decode_e4m3
 from hy3.stored.weight import StoredWeight
 
-Bytes, Floats = NDArray[np.uint8], NDArray[np.float32]
+Bytes: TypeAlias = NDArray[np.uint8]
+Floats: TypeAlias = NDArray[np.float32]
 
 
 def decode(
@@ -36,7 +37,7 @@ def decode(
     """
     if weight.form in FP8_FORMS:
         values, scales = read_fp8(reader, weight, codes)
-        if (values & 0x7F == E4M3_NAN).any():
+        if np.any(values & 0x7F == E4M3_NAN):
             raise _unusable(reader, weight.names[0], "holds NaN")
         return decode_fp8(values, scales, tile_of(weight.spec.shape, weight.form))
     packed, group_codes, multiplier, divides = _read_nvfp4(reader, weight, codes)
