@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def command(
     out: str = typer.Argument(..., help="Folder of the checkpoint to verify."),
     source: str | None = typer.Option(
-        None, "--source", help="The BF16 checkpoint that it was made from."
+        None, "--source", help="The checkpoint that it was made from, or its original in BF16."
     ),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),

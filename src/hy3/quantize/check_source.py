@@ -1,6 +1,7 @@
 """Checks against the source: copied bytes, and the error of quantized weights under every scale.
 
-Each shard of the source is read once in file order; one weight at a time is in memory.
+Each shard of the source is read once in file order; one weight at a time is in memory. A source
+that is quantized itself stands for what it decodes to.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hy3.checkpoint.census import Census
+from hy3.checkpoint.census import Census, take_census
 from hy3.checkpoint.file_hash import FileHash, hash_file
-from hy3.checkpoint.forms import BF16
-from hy3.checkpoint.header import read_head
+from hy3.checkpoint.forms import BF16, optional_parts, parts_of
+from hy3.checkpoint.header import TensorSpec, read_head
 from hy3.checkpoint.manifest import Manifest
 from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config
-from hy3.checkpoint.names import is_mtp, module_of, tensor_class
+from hy3.checkpoint.names import expected_tensors, is_mtp, module_of, tensor_class
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
 from hy3.quantize.check_data import CHUNK_BYTES
-from hy3.quantize.measure import measure
+from hy3.quantize.measure import bf16_error, measure
 from hy3.quantize.progress import Advance
 from hy3.quantize.verdict import Check, ClassError, judge, not_proved
-from hy3.stored.weight import StoredWeight
+from hy3.stored.decode import decode
+from hy3.stored.weight import StoredWeight, stored_weights
 
 
 @dataclass
@@ -50,6 +53,17 @@ class SourceComparison:
     ) -> None:
         self.source, self.made = source, made
         self.census, self.config = census, config
+        origin = take_census(source.checkpoint, config)
+        self._stored = stored_weights(config, origin)  # weights that are decoded, by their codes
+        # Their scales, and those of activations: nothing beside the weights.
+        self._scales = {
+            part.name
+            for name, spec in expected_tensors(config).items()
+            for part in (
+                *parts_of(spec, origin.forms[name])[1:],
+                *optional_parts(spec, origin.forms[name]),
+            )
+        }
 
     def compare_shard(self, shard: str, advance: Advance) -> SourceFindings:
         """Read one shard of the source whole, and what was made of its tensors."""
@@ -59,6 +73,10 @@ class SourceComparison:
         for name, info in header.tensors.items():
             quantized = self.census.forms.get(name, BF16) != BF16 and info.dtype == "BF16"
             compare = self._compare_quantized if quantized else self._compare_copy
+            if name in self._stored:
+                compare = self._compare_decoded
+            elif name in self._scales:
+                compare = self._pass_by
             for chunk in compare(name, findings):
                 digest.update(chunk)
                 advance(chunk.nbytes)
@@ -67,12 +85,13 @@ class SourceComparison:
 
     def without_source(self) -> SourceFindings:
         """Tensors and weights of the checkpoint that no shard of the source can speak of."""
-        known = self.source.checkpoint.tensors
+        decoded = {weight.spec.name for weight in self._stored.values()}
+        known = self.source.checkpoint.tensors.keys() | decoded
         quantized = {name for name, form in self.census.forms.items() if form != BF16}
         modules = {module_of(name) for name in quantized}
         return SourceFindings(
             FileHash("", 0),
-            unmeasured=sorted(quantized - known.keys()),
+            unmeasured=sorted(quantized - known),
             unlike=[
                 name
                 for name in self.made.checkpoint.tensors
@@ -99,14 +118,47 @@ class SourceComparison:
             equal = equal and np.array_equal(chunk, next(copied))
             yield chunk
         findings.copies += 1
-        if not equal:
-            findings.changed.append(f"{name} differs")
+        if equal:
+            return
+        findings.changed.append(f"{name} differs")
+        if copy.spec == original.spec and len(copy.shape) == 2 and copy.dtype == "BF16":
+            pairs = (self.source.chunks(name, CHUNK_BYTES), self.made.chunks(name, CHUNK_BYTES))
+            for chunks in zip(*pairs, strict=True):
+                bits, found = (np.frombuffer(chunk, np.uint16) for chunk in chunks)
+                self._add_error(name, bf16_error(bits, found), findings)
+
+    def _pass_by(self, name: str, findings: SourceFindings) -> Iterator[memoryview]:
+        """Of what is decoded with its weight, or of no use to what was made."""
+        yield from self.source.chunks(name, CHUNK_BYTES)
+
+    def _compare_decoded(self, name: str, findings: SourceFindings) -> Iterator[memoryview]:
+        """Passes the bytes of the codes on; compares what they decode to."""
+        stored = self._stored[name]
+        codes = np.frombuffer(self.source.read(name), np.uint8)
+        yield codes.data
+        bits, _ = decode(self.source, stored, codes)
+        weight = stored.spec.name
+        if self.census.forms[weight] != BF16:
+            self._measure(stored.spec, bits, findings)
+        elif weight not in self.made.checkpoint.tensors:
+            findings.changed.append(f"{weight} is lost")
+        else:
+            findings.copies += 1
+            found = self.made.array(weight)
+            if found.dtype != bits.dtype or not np.array_equal(found, bits):
+                findings.changed.append(f"{weight} differs")
 
     def _compare_quantized(self, name: str, findings: SourceFindings) -> Iterator[memoryview]:
         """Passes the source's bytes on; measures the error under each scale."""
         bits = self.source.array(name)
         yield bits.reshape(-1).view(np.uint8).data
-        weight = StoredWeight(self.source.checkpoint.info(name).spec, self.census.forms[name])
+        self._measure(self.source.checkpoint.info(name).spec, bits, findings)
+
+    def _measure(
+        self, spec: TensorSpec, bits: NDArray[np.uint16], findings: SourceFindings
+    ) -> None:
+        name = spec.name
+        weight = StoredWeight(spec, self.census.forms[name])
         try:
             measured = measure(bits, self.made, weight)
         except InputError:  # the checks of the bytes name what is wrong with it
@@ -115,8 +167,11 @@ class SourceComparison:
         findings.units += measured.units
         if measured.worse:
             findings.worse.append(f"{name}: {measured.worse} of {measured.units}")
+        self._add_error(name, measured.error, findings)
+
+    def _add_error(self, name: str, error: ClassError, findings: SourceFindings) -> None:
         kind = tensor_class(name) + (" (MTP)" if is_mtp(name, self.config) else "")
-        findings.errors[kind] = findings.errors.get(kind, ClassError(0.0, 0.0)) + measured.error
+        findings.errors[kind] = findings.errors.get(kind, ClassError(0.0, 0.0)) + error
 
 
 def check_source(findings: list[SourceFindings], rule: str | None) -> Iterator[Check]:

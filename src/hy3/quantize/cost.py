@@ -19,7 +19,7 @@ class Cost:
     """Errors of one class against the original: of the file as it came, and of what was made."""
 
     name: str
-    before: ClassError | None  # None for a class that the file kept in BF16
+    before: ClassError | None  # None for a class that is the original's, bit for bit
     after: ClassError | None
 
 

@@ -52,6 +52,14 @@ def measure(bits: NDArray[np.uint16], reader: TensorReader, weight: StoredWeight
     return _measured(errors, under_max.max_errors, under_max.energies, t)
 
 
+def bf16_error(bits: NDArray[np.uint16], found: NDArray[np.uint16]) -> ClassError:
+    """Of BF16 patterns beside those that they should be, of the same shape."""
+    wanted, values = (
+        (each.astype(np.uint32) << 16).view(np.float32).astype(np.float64) for each in (bits, found)
+    )
+    return ClassError(float(np.square(values - wanted).sum()), float(np.square(wanted).sum()))
+
+
 def _measured(
     errors: NDArray[np.float64],
     plain: NDArray[np.floating],

@@ -48,7 +48,7 @@ def verify(folder: Path, source: Path | None = None, advance: Advance | None = N
 
     Args:
         folder: the checkpoint to be judged; an unsound file in it is a failed check.
-        source: the BF16 checkpoint that it was made from; an unsound one is an InputError.
+        source: the checkpoint that it was made from; an unsound one is an InputError.
         advance: called with the number of bytes read since the last call, from any thread.
 
     Raises:

@@ -14,8 +14,12 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import hy3.quantize.stream as stream
+from hy3.checkpoint.names import tensor_class
 from hy3.cli.app import app
 from hy3.errors import InputError
+from hy3.quantize.cost import compare_costs
+from hy3.quantize.dequantize import dequantize
+from hy3.quantize.plan import plan_twin
 from hy3.quantize.verify import verify
 from support.foreign_files import (
     SCALES,
@@ -25,8 +29,17 @@ from support.foreign_files import (
     modelopt_nvfp4,
     write_foreign,
 )
+from support.planted import (
+    FROM_SOURCE,
+    PROVED,
+    alter,
+    check_of,
+    only_failure,
+    rewrite,
+    statuses,
+)
 from support.quantized import write_index
-from support.quantizing import run, run_in_child, tree
+from support.quantizing import no_progress, run, run_in_child, tree
 from support.scripted import make_random
 
 LINEARS, EXPERTS = r"_proj$(?<!eh_proj)", r"experts\.\d+\.\w+_proj$"
@@ -214,6 +227,59 @@ def test_the_verb_says_what_it_cost(
         assert cost["after"] is None or 0 < cost["after"] < 0.03, cost
     assert result["costs"]["routed_expert"]["before"] < result["costs"]["routed_expert"]["after"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def relative_errors(folder: Path, original: Path) -> dict[str, float]:
+    """By class, of the BF16 weights in ``folder`` beside those of ``original``, by plain torch."""
+    sums: dict[str, tuple[float, float]] = {}
+    for path in sorted(original.glob("*.safetensors")):
+        found = load_file(folder / path.name)
+        for name, wanted in load_file(path).items():
+            if name in found and not torch.equal(found[name], wanted):
+                kind = tensor_class(name) + (" (MTP)" if name.startswith("model.layers.3.") else "")
+                error, energy = sums.get(kind, (0.0, 0.0))
+                error += float((found[name].double() - wanted.double()).square().sum())
+                sums[kind] = error, energy + float(wanted.double().square().sum())
+    return {kind: error / energy for kind, (error, energy) in sums.items()}
+
+
+def test_what_is_decoded_and_kept_has_its_cost_too(
+    made: tuple[str, Path, Path], original: Path, tmp_path: Path
+) -> None:
+    maker, foreign, decoded = made
+    run(foreign, tmp_path / "out", decodes=True)
+    costs = compare_costs(foreign, tmp_path / "out", original, no_progress)
+    after = {cost.name: cost.after.relative for cost in costs if cost.after}
+    experts = {"routed_expert", "routed_expert (MTP)"}
+    expected = {
+        kind: error
+        for kind, error in relative_errors(decoded, original).items()
+        if kind not in experts
+    }
+    assert ("attention" in expected) == (MAKERS[maker][1] == LINEARS)
+    assert after.keys() == expected.keys() | experts
+    assert {kind: after[kind] for kind in expected} == pytest.approx(expected)
+
+
+def test_it_is_proved_against_the_file_that_it_was_made_from(
+    made: tuple[str, Path, Path], tmp_path: Path
+) -> None:
+    _, foreign, _ = made
+    out = tmp_path / "out"
+    run(foreign, out, decodes=True)
+    verdict = verify(out, foreign)
+    assert verdict.ok and statuses(verdict, "pass") == PROVED | FROM_SOURCE
+    twin = tmp_path / "twin"
+    dequantize(plan_twin(foreign), twin, 2, no_progress)
+    copied = check_of(verify(twin, foreign), "copied_bytes")
+    assert copied.status == "pass" and int(copied.detail.split()[0]) == len(tensors_of(twin))
+
+    packed, kept = f"{GATE}.weight_packed", "model.layers.1.self_attn.k_proj.weight"
+    rewrite(foreign, out, alter(kept, lambda data: data.__setitem__(0, data[0] ^ 1)))
+    only_failure(verify(out, foreign), "copied_bytes", f"{kept} differs")
+    rewrite(foreign, out, alter(kept, lambda data: data.__setitem__(0, data[0] ^ 1)))
+    rewrite(foreign, out, alter(packed, lambda data: data.__setitem__(slice(None), 0)))
+    only_failure(verify(out, foreign), "group_errors", GATE)
 
 
 def test_each_verb_refuses_the_other_ones_source(
