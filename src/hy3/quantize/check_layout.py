@@ -38,8 +38,12 @@ def check_layout(
     config: Hy3Config,
     census: Census,
     manifest: Manifest | None,
+    raw: dict[str, Any] | None = None,
 ) -> Iterator[Check]:
-    """Everything that can be said before a byte of data is read."""
+    """Everything that can be said before a byte of data is read.
+
+    ``raw`` is what config.json holds or would hold; without it the folder's is read.
+    """
     yield _check_index(checkpoint)
     yield _check_tensors(census)
     wrong = [f"{each.name}: {each.found}, not {each.expected}" for each in census.mismatched]
@@ -53,7 +57,7 @@ def check_layout(
         except InputError as error:
             recipe = not_proved("recipe", f"this version would not make it: {error}")
     yield recipe
-    raw = read_json_object(folder / CONFIG_NAME)
+    raw = read_json_object(folder / CONFIG_NAME) if raw is None else raw
     yield _check_model_dtype(raw)
     yield from _check_engines(folder, raw, checkpoint, config, census, assignment)
 

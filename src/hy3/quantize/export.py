@@ -86,7 +86,7 @@ def without_unusable_top_k(path: Path) -> bytes:
     """SGLang refuses requests whose top_k is neither -1 nor positive, a default of 0 included."""
     config = read_json_object(path)
     top_k = config.get("top_k", -1)
-    if isinstance(top_k, int) and (top_k == -1 or top_k >= 1):
+    if type(top_k) is int and (top_k == -1 or top_k >= 1):
         return _read(path)
     return _encode({key: value for key, value in config.items() if key != "top_k"})
 

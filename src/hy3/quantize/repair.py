@@ -84,7 +84,8 @@ def plan_repair(folder: Path) -> RepairPlan:
 def repair(plan: RepairPlan) -> list[str]:
     """Write the files of a plan, each kept beside itself first; returns the backups' names.
 
-    A manifest of ours is brought in line, last: until then ``verify`` says what is not.
+    A manifest of ours is brought in line first: until the files are, ``verify`` says which are
+    not, and a second repair still finds them. After them nothing would be left to find.
     """
     backups = []
     names = list(plan.files)
@@ -93,12 +94,12 @@ def repair(plan: RepairPlan) -> list[str]:
         backup = _free_name(plan.folder, name)
         write_file_durably(backup, (plan.folder / name).read_bytes())
         backups.append(backup.name)
-    for name, data in plan.files.items():
-        write_file_durably(plan.folder / name, data)
     if manifest:
         outputs = manifest.outputs | {name: hash_bytes(data) for name, data in plan.files.items()}
         new = replace(manifest, outputs=outputs)
         write_file_durably(plan.folder / MANIFEST_NAME, new.encode())
+    for name, data in plan.files.items():
+        write_file_durably(plan.folder / name, data)
     return backups
 
 
@@ -106,18 +107,19 @@ def _mend_config(
     folder: Path, raw: dict[str, Any], config: Hy3Config, checkpoint: Checkpoint
 ) -> tuple[bytes, list[str]]:
     """config.json with its dtype, and with an ignore list that both engines read right."""
-    quantization = raw.get("quantization_config")
-    census = take_census(checkpoint, config)
-    checks = check_layout(folder, checkpoint, config, census, read_manifest(folder))
-    wrong = {check.id: check for check in checks if check.status == "fail"}
-    left = [f"{check.id}: {check.detail}" for name, check in wrong.items() if name not in _MATCHING]
-    mismatched = [f"{name}: {wrong[name].detail}" for name in _MATCHING if name in wrong]
-    if mismatched:
+    census, manifest = take_census(checkpoint, config), read_manifest(folder)
+
+    def failing(as_it_is: dict[str, Any]) -> dict[str, str]:
+        checks = check_layout(folder, checkpoint, config, census, manifest, as_it_is)
+        return {each.id: each.detail for each in checks if each.status == "fail"}
+
+    quantization, wrong = raw.get("quantization_config"), failing(raw)
+    if wrong.keys() & set(_MATCHING):
         ignore = _right_ignore(quantization, config, census)
         if isinstance(quantization, dict) and ignore is not None:
             quantization = quantization | {"ignore": ignore}
-        else:
-            left += mismatched
+            wrong = failing(raw | {"quantization_config": quantization})
+    left = [f"{identity}: {detail}" for identity, detail in wrong.items()]
     return export_config(raw, quantization), left
 
 

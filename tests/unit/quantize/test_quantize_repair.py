@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import hy3.quantize.repair as repair_module
 from hy3.cli.app import app
 from hy3.quantize.repair import Change, plan_repair, repair
 from hy3.quantize.verify import verify
@@ -60,6 +61,7 @@ def test_a_sound_checkpoint_is_left_alone(folder: Path) -> None:
         ("tokenizer_config.json", {"token_suffix": None}, "token_suffix"),
         ("tokenizer_config.json", {"token_suffix": ":other"}, "token_suffix"),
         ("generation_config.json", {"top_k": 0}, "top_k"),
+        ("generation_config.json", {"top_k": True}, "top_k"),
     ],
 )
 def test_each_fault_is_mended_and_the_file_kept(
@@ -114,6 +116,46 @@ def test_what_metadata_cannot_mend_is_said(folder: Path) -> None:
     (folder / "hy3_manifest.json").unlink()
     plan = plan_repair(folder)
     assert any(line.startswith("vllm_matching") for line in plan.left)
+
+
+@pytest.mark.parametrize("ignore", [None, ["lm_head"]])
+def test_targets_that_match_nothing_are_said(folder: Path, ignore: list[str] | None) -> None:
+    """Also where the ignore list is right, or has been mended."""
+    path = folder / "config.json"
+    right = json.loads(path.read_text())["quantization_config"]
+    (name, group), *_ = right["config_groups"].items()
+    groups = {"config_groups": {name: group | {"targets": ["re:nothing"]}}}
+    edit_json(path, quantization_config=right | groups | ({"ignore": ignore} if ignore else {}))
+    plan = plan_repair(folder)
+    assert any(line.startswith("vllm_matching") for line in plan.left)
+    assert bool(plan.changes) == bool(ignore)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("calls", range(1, 8))
+def test_a_repair_that_was_killed_is_finished_by_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """Before each of its writes: four backups, the manifest, and two of three files."""
+    edit_json(folder / "config.json", dtype="float16")
+    edit_json(folder / "tokenizer_config.json", token_suffix=None)
+    edit_json(folder / "generation_config.json", top_k=0)
+    real, left = repair_module.write_file_durably, iter(range(calls))
+
+    def write(path: Path, data: bytes) -> None:
+        if next(left, None) is None:
+            raise Killed
+        real(path, data)
+
+    monkeypatch.setattr(repair_module, "write_file_durably", write)
+    with pytest.raises(Killed):
+        repair(plan_repair(folder))
+    monkeypatch.undo()
+    repair(plan_repair(folder))
+    assert failed(folder) == set()
 
 
 def test_the_verb(folder: Path) -> None:
