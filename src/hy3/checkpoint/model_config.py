@@ -17,6 +17,7 @@ from hy3.checkpoint.strict_json import shown
 from hy3.errors import InputError
 
 CONFIG_NAME = "config.json"
+MODEL_TYPE = "hy_v3"
 # Seven times Hy3's. Every expert becomes names in memory, so a number in the file must not do it.
 _MAX_EXPERTS = 100_000
 
@@ -69,7 +70,7 @@ def load_config(folder: Path) -> Hy3Config:
 def parse_config(raw: dict[str, Any], where: str = CONFIG_NAME) -> Hy3Config:
     """Check and convert the keys; source: vLLM 0.33, SGLang 0.5.23 and transformers 5.17."""
     keys = _Keys(raw, where)
-    if raw.get("model_type") != "hy_v3":
+    if raw.get("model_type") != MODEL_TYPE:
         raise InputError(
             f"model_type is {shown(raw.get('model_type'))}, not 'hy_v3'",
             hint="hy3 handles tencent/Hy3 and its sisters of the same architecture",

@@ -7,6 +7,10 @@ from pathlib import Path
 import typer
 
 from hy3.cli.output import Output
+from hy3.cli.termination import terminable
+from hy3.errors import InputError
+
+_RESUMES = "run it again to go on where it stopped"
 
 
 def command(
@@ -28,12 +32,13 @@ def command(
     output = Output(json_output, quiet)
     source = Path(model_folder(folder)).resolve()
     names, program = parse_names(nodes), command_words(ssh, "--ssh")
+    target = _folder_there(to, source)
     total = sum(each.size_bytes for each in files_to_send(source).values())
     results = []
     for name in names:
         node = Node(name, program)
-        with output.progress(f"copy to {name}", total) as advance:
-            done = copy(source, node, to or str(source), streams, advance)
+        with terminable(_RESUMES), output.progress(f"copy to {name}", total) as advance:
+            done = copy(source, node, target, streams, advance)
         rate = format_bytes(round(done.sent_bytes / max(done.seconds, 1e-3)))
         output.text(
             f"{name}: {done.files} files, {format_bytes(done.nbytes)}, "
@@ -42,3 +47,16 @@ def command(
         )
         results.append(vars(done))
     output.result("copy", {"nodes": results})
+
+
+def _folder_there(to: str | None, source: Path) -> str:
+    """Where it goes; no shell of the node reads the path, so that nothing in it is expanded."""
+    if to is None:
+        return str(source)
+    if not to or to.startswith("~"):
+        raise InputError(
+            f"{to!r} is taken as it is, and is no folder",
+            hint="name the whole path there, as /models/NAME",
+            where="--to",
+        )
+    return to

@@ -31,8 +31,10 @@ def command(
         None, help="Addresses of both nodes on the fabric: moves data between them."
     ),
     mtu: int = typer.Option(9000, min=576, help="What the fabric is meant to carry."),
-    watch: float = typer.Option(0, min=0, help="Read the fabric again for so many seconds."),
-    gpu_load: float = typer.Option(0, min=0, help="Work each GPU for so many seconds."),
+    watch: float = typer.Option(
+        0, min=0, max=86400, help="Read the fabric again for so many seconds."
+    ),
+    gpu_load: float = typer.Option(0, min=0, max=3600, help="Work each GPU for so many seconds."),
     dry_load: bool = typer.Option(
         False, "--dry-load", help="With --model: let the engine build it, without its data."
     ),
@@ -52,10 +54,11 @@ def command(
     from hy3.doctor.survey import Trials, look
 
     output = Output(json_output, quiet)
-    request = _request(nodes, model, engine, dry_load)
+    _check_options(model, engine, dry_load, fix, yes)
+    request = _request(nodes, model, engine)
     pair, python = _pair(fabric, request.nodes), command_words(engine_python, "--engine-python")
     trials = Trials(python, watch, gpu_load, dry_load, pair, mtu)
-    if nodes or trials != Trials(python, mtu=mtu):
+    if request.nodes or trials != Trials(python, mtu=mtu):
         output.status("looking; a machine that does not answer is given two minutes")
     hosts, answers = look(request, trials)
     facts = fact_table(hosts) if len(hosts) > 1 else {}
@@ -71,22 +74,31 @@ def command(
         raise typer.Exit(1)
 
 
-def _request(nodes: str | None, model: str | None, engine: str | None, dry_load: bool) -> Request:
-    from hy3.cli.model_folder import model_folder
-    from hy3.doctor.engine_matrix import parse_engine
-    from hy3.doctor.model_case import open_case
-    from hy3.doctor.survey import Request
-    from hy3.nodes.node import parse_names
-
+def _check_options(
+    model: str | None, engine: str | None, dry_load: bool, fix: str | None, yes: bool
+) -> None:
+    if yes and fix is None:
+        raise InputError(
+            "there is nothing to agree to", hint="name a check: --fix ID", where="--yes"
+        )
     if (engine is not None or dry_load) and model is None:
         raise InputError(
             "what an engine must be able to do depends on the checkpoint",
             hint="name it too: --model DIR",
             where="--dry-load" if dry_load else "--engine",
         )
-    chosen = parse_engine(engine) if engine else None
-    case = open_case(model_folder(model), chosen) if model else None
-    return Request(parse_names(nodes) if nodes else (), case)
+
+
+def _request(nodes: str | None, model: str | None, engine: str | None) -> Request:
+    from hy3.cli.model_folder import model_folder
+    from hy3.doctor.engine_matrix import parse_engine
+    from hy3.doctor.model_case import open_case
+    from hy3.doctor.survey import Request
+    from hy3.nodes.node import parse_names
+
+    chosen = parse_engine(engine) if engine is not None else None
+    case = open_case(model_folder(model), chosen) if model is not None else None
+    return Request(parse_names(nodes) if nodes is not None else (), case)
 
 
 def _pair(fabric: str | None, nodes: Sequence[str]) -> tuple[str, str] | None:

@@ -10,11 +10,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from hy3.nodes.node import HERE, Node
 from hy3.units import format_bytes
 
 _SECONDS_WITHOUT_DATA = 30
+_TURN_SECONDS = 0.5
 _HASH_BYTES_S = 100e6  # a slow disk; only for how long to wait
 # rsync's running count of bytes: "  1,234,567  45%  12.34MB/s".
 _COUNT = re.compile(rb"^\s*([\d,]+)\s+\d+%")
@@ -42,12 +45,35 @@ class CopyResult:
     sent_bytes: int  # over the link, less where a rerun went on
 
 
-class _Counter:
-    """Adds up what the streams have done; any thread may report."""
+class _Transfer:
+    """What the streams share: a count of what they sent, and their end. Safe with threads."""
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance, self._lock = advance, threading.Lock()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._ended = False
         self.total = 0
+
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        """A process with pipes, in a group with its ssh; none outlives the transfer."""
+        pipe = subprocess.PIPE
+        with self._lock:
+            process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0
+            )
+            self._processes.append(process)
+        if self._ended:
+            self.end()
+        return process
+
+    def end(self) -> None:
+        """Stop every process, those to come as well: none goes on when nobody waits for it."""
+        with self._lock:
+            self._ended = True
+            for process in self._processes:
+                with suppress(ProcessLookupError):  # it has just ended
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGTERM)
 
     def add(self, count: int) -> None:
         """``count`` more bytes."""
@@ -73,18 +99,30 @@ def copy(
     node.run("mkdir", "-p", "--", target)
     _need_room(node, target, files)
     start = time.monotonic()
-    counter = _Counter(advance)
+    transfer = _Transfer(advance)
     with ThreadPoolExecutor(streams) as pool:
-        jobs = [
-            pool.submit(_stream, folder, names, node, target, counter)
-            for names in share_out(files, streams)
-        ]
-        for job in jobs:
-            job.result()
+        try:
+            jobs = [
+                pool.submit(_stream, folder, names, node, target, transfer)
+                for names in share_out(files, streams)
+            ]
+            _wait_for(jobs)
+        except BaseException:
+            transfer.end()
+            raise
     seconds = time.monotonic() - start
     _prove(folder, node, target, files)
     nbytes = sum(each.size_bytes for each in files.values())
-    return CopyResult(node.name, len(files), nbytes, seconds, counter.total)
+    return CopyResult(node.name, len(files), nbytes, seconds, transfer.total)
+
+
+def _wait_for(jobs: Iterable[Future[None]]) -> None:
+    """Until all are done or one has failed, in turns: a signal does not always end a wait."""
+    left = set(jobs)
+    while left:
+        done, left = wait(left, timeout=_TURN_SECONDS, return_when=FIRST_COMPLETED)
+        for job in done:
+            job.result()
 
 
 def files_to_send(folder: Path) -> dict[str, FileHash]:
@@ -147,25 +185,24 @@ def _need_room(node: Node, target: str, files: dict[str, FileHash]) -> None:
         )
 
 
-def _stream(folder: Path, names: list[str], node: Node, target: str, counter: _Counter) -> None:
+def _stream(folder: Path, names: list[str], node: Node, target: str, transfer: _Transfer) -> None:
     command = ["rsync", "--times", "--partial", "--inplace", "--no-whole-file"]
     command += ["--files-from=-", "--from0", "--info=progress2", "--no-inc-recursive"]
     command += [f"--timeout={_SECONDS_WITHOUT_DATA}", "-e", shlex.join(node.shell)]
     # The remote path goes over rsync's own protocol, so that no shell reads it.
     command += ["--protect-args", "--", f"{folder}/", f"{node.name}:{target}/"]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = transfer.start(command)
     assert process.stdin and process.stdout and process.stderr
-    process.stdin.write(b"\0".join(name.encode() for name in names))
-    process.stdin.close()
+    # Of an rsync that has ended already, the exit status below tells.
+    with suppress(BrokenPipeError), process.stdin as listed:
+        listed.write(b"\0".join(name.encode() for name in names))
     done, line, said = 0, b"", []
     while piece := os.read(process.stdout.fileno(), 4096):
         *lines, line = re.split(rb"[\r\n]", line + piece)
         for text in lines:
             if found := _COUNT.match(text):
                 count = int(found[1].replace(b",", b""))
-                counter.add(count - done)
+                transfer.add(count - done)
                 done = count
             elif text.strip():
                 said.append(text.decode(errors="replace"))

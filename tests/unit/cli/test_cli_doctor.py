@@ -215,3 +215,24 @@ def test_a_checkpoint_and_its_engine(planted, tmp_path):
 
 def test_an_engine_without_a_checkpoint(planted):
     assert doctor(planted, "--engine", "vllm==0.33.0").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        (["--nodes", ""], "--nodes"),
+        (["--model", "", "--engine", "vllm==0.33.0"], ""),
+        (["--model", TINY, "--engine", ""], "--engine"),
+        (["--yes"], "--yes"),
+        (["--watch", "inf"], "--watch"),
+        (["--gpu-load", "inf"], "--gpu-load"),
+    ],
+)
+def test_what_is_given_is_never_taken_for_nothing(arguments, where):
+    done = subprocess.run(
+        [sys.executable, "-m", "hy3.cli.app", "doctor", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and where in done.stderr.splitlines()[0]
+    assert done.stderr.splitlines()[1].startswith("hint: ")

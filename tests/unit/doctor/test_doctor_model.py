@@ -164,3 +164,23 @@ def test_broken_files_are_never_clean(out):
     found = verdicts(out)
     for name in ("model-dtype", "ignore-list", "tensor-names", "name-is-not-format"):
         assert found[name] == "INCONCLUSIVE"
+
+
+def test_damaged_files(out):
+    shard = sorted(out.glob("*.safetensors"))[0]
+    whole = shard.read_bytes()
+    assert verdicts(out)["files-damaged"] == "CLEAN"
+    shard.write_bytes(whole[:-10])
+    found = CHECKS["files-damaged"].run(ModelCase(out, None))
+    assert found.verdict == "PROBLEM" and shard.name in found.evidence
+    assert found.fix is not None and "truncated" in found.fix.text
+    shard.unlink()
+    assert verdicts(out)["files-damaged"] == "PROBLEM"
+    shard.write_bytes(whole)
+    edit_json(out / "config.json", num_experts="4")
+    assert verdicts(out)["files-damaged"] == "PROBLEM"
+    # Another architecture is not ours to judge, and its files are sound.
+    edit_json(out / "config.json", model_type="qwen3_moe")
+    assert verdicts(out)["files-damaged"] == "CLEAN"
+    (out / "config.json").write_bytes(b"\xff\xfe{}")
+    assert verdicts(out)["files-damaged"] == "PROBLEM"

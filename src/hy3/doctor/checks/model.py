@@ -8,15 +8,28 @@ from pathlib import Path
 from hy3.chat.markers import read_marker_suffix
 from hy3.checkpoint.census import Census
 from hy3.checkpoint.json_file import read_json_if_there
+from hy3.checkpoint.model_config import CONFIG_NAME, MODEL_TYPE
 from hy3.checkpoint.names import is_mtp, is_routed_expert, tensor_class
 from hy3.doctor.check import Check, Finding, clean, inconclusive, not_checked, problem
 from hy3.doctor.model_case import ModelCase
+from hy3.errors import InputError
 
 _FORMATS = ("awq", "gptq", "nvfp4", "mxfp4", "fp8", "int4")
 
 
 def _repair(folder: Path) -> tuple[str, ...]:
     return ("hy3", "repair", str(folder))
+
+
+def files(case: ModelCase) -> Finding:
+    """Whether config, index and every header can be read, and fit together."""
+    try:
+        if case.raw.get("model_type") == MODEL_TYPE:
+            _ = case.config
+        count, shards = len(case.checkpoint.tensors), len(case.checkpoint.headers)
+    except InputError as error:
+        return problem(str(error), error.hint)
+    return clean(f"{CONFIG_NAME} and the headers of {count} tensors in {shards} shards are sound")
 
 
 def token_suffix(case: ModelCase) -> Finding:
@@ -173,6 +186,13 @@ def kv_scales(case: ModelCase) -> Finding:
 
 
 CHECKS: tuple[Check[ModelCase], ...] = (
+    Check(
+        "files-damaged",
+        "stops",
+        "files are missing, cut off or damaged",
+        "https://github.com/MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark",
+        files,
+    ),
     Check(
         "token-suffix",
         "stops",
