@@ -9,6 +9,7 @@ from hy3.chat.markers import read_marker_suffix
 from hy3.checkpoint.census import take_census
 from hy3.checkpoint.engine_rules import RuleConflict
 from hy3.checkpoint.file_hash import FileHash
+from hy3.checkpoint.forms import FP8_FORMS
 from hy3.checkpoint.header import TensorSpec, encode_header, read_header
 from hy3.checkpoint.index import INDEX_NAME, SINGLE_NAME, open_checkpoint
 from hy3.checkpoint.json_file import read_json_object
@@ -99,7 +100,7 @@ def _read_config(folder: Path) -> None:
     for ask in (parsed.vllm_scheme, parsed.sglang_scheme) if parsed else ():
         for module in MODULES:
             try:
-                assert ask(module) in (None, "nvfp4", "fp8", "other", "fp8-block")
+                assert ask(module) in (None, "nvfp4", *FP8_FORMS, "other")
             except RuleConflict as conflict:
                 assert str(conflict)
 
