@@ -110,22 +110,25 @@ _SHORT.maxlevel = 3
 def _check_containers(value: Any, raw: bytes) -> None:
     """No more than MAX_DEPTH levels, and no object with a repeated key on any of them."""
     level = _containers([[value]])
-    for _ in range(MAX_DEPTH):
+    for depth in range(1, MAX_DEPTH + 1):
         for item in level:
             if type(item) is _Repeated:
                 raise _twice(value, item, raw)
-        level = _containers(level)
+        level = _containers(level, empty=depth == MAX_DEPTH)
     if level:
         raise _too_deep()
 
 
-def _containers(level: list[Any]) -> list[Any]:
-    """The containers that lie directly in those of ``level``; Hy3's headers hold 400,000."""
+def _containers(level: list[Any], empty: bool = False) -> list[Any]:
+    """The containers that lie directly in those of ``level``; Hy3's headers hold 400,000.
+
+    Empty ones have nothing below them; a file may hold so many that a list of them would be large.
+    """
     return [
         child
         for item in level
         for child in (item.values() if type(item) is dict else item)
-        if type(child) in _CONTAINERS
+        if type(child) in _CONTAINERS and (child or empty)
     ]
 
 

@@ -18,6 +18,7 @@ from hy3.errors import Hy3Error
 if TYPE_CHECKING:
     from hy3.quantize.progress import Meter
 
+_LONGEST_WORD = 32  # of a table, that is kept whole in a narrow terminal
 _SHOWN_NAMES = 10
 
 
@@ -55,8 +56,11 @@ class Output:
         from rich.text import Text
 
         table = Table(title=title or None, title_justify="left", header_style="bold")
-        for column in columns:
-            table.add_column(column)
+        for number, column in enumerate(columns):
+            # A word that is cut is lost: ids and numbers keep their width, sentences wrap.
+            cells = [column, *(row[number] for row in rows)]
+            word = max((len(word) for cell in cells for word in cell.split()), default=1)
+            table.add_column(column, overflow="fold", min_width=min(word, _LONGEST_WORD))
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         width = None if sys.stdout.isatty() else 120

@@ -220,6 +220,9 @@ def _print(output: Output, plan: LaunchPlan, explain: bool) -> None:
         output.text(f"cannot run: {rule.sentence} ({rule.source})")
     if not plan.broken:
         output.text(_verdict(plan))
+    device = plan.hardware.device
+    if device.unified and plan.memory.free_bytes == device.free_bytes:
+        output.text(f"mind: {device.note} (say --free-gib as your machine has it)")
     idle = plan.hardware.devices - plan.settings.ranks
     if idle > 0:
         output.text(f"{idle} of {plan.hardware.devices} devices would do nothing: {_tp(plan)}")

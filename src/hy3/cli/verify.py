@@ -43,4 +43,7 @@ def _print(output: Output, verdict: Verdict) -> None:
             output.names(f"{check.id}:", check.tensors)
     for name, error in verdict.error_by_class.items():
         output.text(f"{name}: relative squared error {error.relative:.5f}")
-    output.text("verified" if verdict.ok else "NOT verified: see what fails above")
+    counts = f"{verdict.count('pass')} of {len(verdict.checks)} checks passed"
+    if open_ := verdict.count("not_proved"):
+        counts += f", {open_} not proved (the table says what they want)"
+    output.text(f"verified: {counts}" if verdict.ok else f"NOT verified: {counts}")

@@ -53,4 +53,7 @@ def summary_table(plan: Plan, stats: StatsByKey) -> tuple[tuple[str, ...], list[
     rows = [row.cells() for row in class_rows(plan, stats)]
     if not stats:
         return _PLANNED, [cells[: len(_PLANNED)] for cells in rows]
-    return (*_PLANNED, f"error ({plan.parameters.scales})", "error (max)", "change"), rows
+    rule = plan.parameters.scales
+    if rule == "max":  # nothing to compare with
+        return (*_PLANNED, "error"), [cells[: len(_PLANNED) + 1] for cells in rows]
+    return (*_PLANNED, f"error ({rule})", "error (max)", "change"), rows

@@ -48,6 +48,10 @@ class Verdict:
         """Whether no check failed; warnings and unproved checks do not count as failures."""
         return all(check.status != "fail" for check in self.checks)
 
+    def count(self, status: Status) -> int:
+        """How many checks ended so."""
+        return sum(check.status == status for check in self.checks)
+
     def as_json(self) -> dict[str, Any]:
         """The result object of ``hy3 verify``."""
         return {

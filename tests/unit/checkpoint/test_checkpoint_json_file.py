@@ -136,3 +136,15 @@ def test_without_permission(reader: str, closed: str) -> None:
         folder.chmod(0o755)
     assert "cannot be read (Permission denied)" in caught.value.message
     assert str(folder / name) in caught.value.where and "permissions" in caught.value.hint
+
+
+@pytest.mark.parametrize("core", ["", "1"])
+def test_a_hundred_levels_are_read_and_one_more_is_not(tmp_path: Path, core: str) -> None:
+    path = tmp_path / "a.json"
+    for levels, fits in ((99, True), (100, False)):
+        path.write_text('{"a": ' + "[" * levels + core + "]" * levels + "}")
+        if fits:
+            assert read_json_object(path).keys() == {"a"}
+        else:
+            with pytest.raises(InputError, match="nested more than 100 levels"):
+                read_json_object(path)

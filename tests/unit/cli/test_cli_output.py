@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hy3.cli.choices import check_choice
@@ -25,3 +27,16 @@ def test_words_of_an_option() -> None:
     with pytest.raises(InputError, match="'Exact' is unknown") as caught:
         check_choice("--scales", "Exact", ["max", "exact"])
     assert (caught.value.where, caught.value.hint) == ("--scales", "known are: max, exact")
+
+
+def test_a_narrow_terminal_wraps_sentences_and_cuts_no_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    words = ("engine-excludes-draft-head", "12345.6", "seen")
+    Output(False, False).table(("check", "tok/s", "what"), [(*words[:2], "seen " * 30)])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 60 and "…" not in "".join(lines)
+    cells = [cell.strip() for line in lines for cell in line.split("│")]
+    assert all(word in " ".join(cells).split() for word in words)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hy3.checkpoint.quantization_config import parse_quantization_config
 from hy3.doctor.checks import engine
 from hy3.doctor.engine_matrix import (
     ENGINES,
@@ -30,6 +31,7 @@ def case(tmp_path, chosen: Engine | None, needy: bool) -> Any:
     (tmp_path / "tokenizer.json").write_text(text)
     forms = {
         f"{WRITTEN}.experts.0.up_proj.weight": "nvfp4",
+        f"{WRITTEN}.shared_mlp.up_proj.weight": "bf16",
         "model.layers.3.eh_proj.weight": "nvfp4",
     }
     census = SimpleNamespace(
@@ -38,7 +40,9 @@ def case(tmp_path, chosen: Engine | None, needy: bool) -> Any:
         unexpected=(f"{WRITTEN}.shared_experts.up_proj.weight",) if needy else (),
     )
     group = SimpleNamespace(weight_only=True, scheme="fp8")
-    quantization = SimpleNamespace(groups=[group], method="modelopt")
+    quantization = SimpleNamespace(
+        groups=[group], method="modelopt", vllm_scheme=lambda prefix: "nvfp4"
+    )
     return SimpleNamespace(
         engine=chosen, folder=tmp_path, census=census, quantization=quantization if needy else None
     )
@@ -110,3 +114,30 @@ def test_the_table_is_whole():
 def test_engines_as_they_are_not_typed(bad):
     with pytest.raises(InputError):
         parse_engine(bad)
+
+
+@pytest.mark.parametrize(
+    ("ignore", "verdict"),
+    [
+        (["re:.*shared_mlp.*"], "PROBLEM"),
+        (["re:.*shared_mlp.*", r"re:.*mlp\.down_proj$"], "PROBLEM"),
+        (["re:.*shared_mlp.*", r"re:.*mlp\.(gate_up|gate|up|down)_proj$"], "CLEAN"),
+    ],
+)
+def test_a_list_that_knows_both_names_of_the_shared_expert_is_sound(ignore, verdict):
+    weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    scheme = {
+        "quant_method": "compressed-tensors",
+        "format": "nvfp4-pack-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ignore,
+    }
+    names = ("gate_proj", "up_proj", "down_proj")
+    forms = {f"{WRITTEN}.shared_mlp.{name}.weight": "bf16" for name in names}
+    made = SimpleNamespace(
+        engine=Engine("vllm", "0.26.0"),
+        census=SimpleNamespace(forms=forms),
+        quantization=parse_quantization_config({"quantization_config": scheme}),
+    )
+    assert CHECKS["engine-places-shared-mlp"].run(made).verdict == verdict

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import cast
 
 from hy3.chat.markers import find_marker_suffix
+from hy3.checkpoint.engine_rules import RuleConflict
 from hy3.checkpoint.forms import BF16, FP8_FORMS, NVFP4_FORMS
-from hy3.checkpoint.names import inner_name, is_routed_expert
+from hy3.checkpoint.names import inner_name, is_routed_expert, module_of
 from hy3.checkpoint.quantization_config import METHOD_MODELOPT
 from hy3.doctor.check import Check, Finding, Severity, clean, inconclusive, not_checked, problem
 from hy3.doctor.engine_matrix import Feature, features
@@ -18,6 +20,25 @@ def _weight_only_experts(case: ModelCase) -> bool:
     parsed = case.quantization
     packed = any(f in NVFP4_FORMS for n, f in case.census.forms.items() if is_routed_expert(n))
     return packed and parsed is not None and any(group.weight_only for group in parsed.groups)
+
+
+def _misses_shared_expert(case: ModelCase) -> bool:
+    """Whether its weights get another scheme where ``shared_mlp`` is left out of their name."""
+    rules = case.quantization
+    if rules is None:
+        return False
+    for name, form in case.census.forms.items():
+        module = module_of(name)
+        if ".mlp.shared_mlp." not in module:
+            continue
+        prefix = re.sub(r"(gate|up)_proj$", "gate_up_proj", module.replace(".shared_mlp.", "."))
+        try:
+            scheme = rules.vllm_scheme(prefix)
+        except RuleConflict:
+            return True
+        if scheme != ("nvfp4" if form in NVFP4_FORMS else None if form == BF16 else form):
+            return True
+    return False
 
 
 def _weight_only_fp8(case: ModelCase) -> bool:
@@ -33,7 +54,7 @@ def _modelopt_with_drafts(case: ModelCase) -> bool:
 _NEEDS: dict[str, Callable[[ModelCase], bool]] = {
     "any weights": lambda case: True,
     "suffixed markers": lambda case: bool(find_marker_suffix(case.folder)),
-    "quantized weights": lambda case: any(form != BF16 for form in case.census.forms.values()),
+    "rules that know the shared expert by one name": _misses_shared_expert,
     "a draft layer": lambda case: case.census.mtp is not None,
     "a quantized eh_proj": lambda case: any(
         name.endswith("eh_proj.weight") and form != BF16 for name, form in case.census.forms.items()
