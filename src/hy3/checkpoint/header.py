@@ -7,6 +7,7 @@ later code may trust offsets. Nothing larger than the file's own header is ever 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from hy3.errors import InputError
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
+_ORDINARY_RANK = 4  # a product of more sizes may be a very long number
 _MAX_ELEMENTS = 2**63 - 1
 _PLACE = attrgetter("start", "end")
 
@@ -250,7 +252,9 @@ def _are_sizes(*values: Any) -> bool:
 
 
 def _element_count(shape: Sequence[int]) -> int:
-    """Product of ``shape``, saturating above 2**63 so that hostile shapes cost no time."""
+    """Product of ``shape``; of more than four sizes it saturates above 2**63, to cost no time."""
+    if len(shape) <= _ORDINARY_RANK:
+        return math.prod(shape)
     if 0 in shape:
         return 0
     count = 1

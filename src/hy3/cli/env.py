@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ def command(
 
 def gather_environment() -> dict[str, Any]:
     """Versions of what matters, the processor and its memory; imports none of the packages."""
+    from importlib import metadata  # 15 ms that no other verb needs
+
     facts: dict[str, Any] = {
         "hy3": __version__,
         "python": sys.version.split()[0],
