@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hy3.report.markdown import markdown_table
+from marked import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "quantize.md"
 RESULT = ROOT / "benchmarks" / "results" / "vllm_agreement.json"
-BEGIN, END = "<!-- agreement: begin -->", "<!-- agreement: end -->"
 HEADER = ("file", "started", "KV BF16", "KV FP8", "twin's own", "from fp32: file", "twin", "texts")
 
 
@@ -60,21 +60,9 @@ def number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4f}"
 
 
-def written(text: str) -> str:
-    """The page with the table as it should be."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
-
-
 def main() -> int:
     """Rewrite the page, or say whether it is right."""
-    text = PAGE.read_text(encoding="utf-8")
-    new = written(text)
-    if "--check" in sys.argv:
-        return int(new != text)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    return rewrite(PAGE, {"agreement": table()})
 
 
 if __name__ == "__main__":

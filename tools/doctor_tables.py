@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from hy3.doctor.check import Check
@@ -24,6 +23,7 @@ from hy3.doctor.registry import (
     MODEL_CHECKS,
     WATCH_CHECKS,
 )
+from marked import rewrite, written
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "doctor.md"
@@ -99,31 +99,26 @@ def problems_table(hy3: bool) -> Iterator[str]:
         yield f"| {name} | {problem} | {kind}: {shown} | {remark} |"
 
 
+def parts() -> dict[str, str]:
+    """The tables by their marks."""
+    tables = {
+        "checks": checks_table(),
+        "links": links_table(),
+        "engines": engines_table(),
+        "hy3": problems_table(True),
+        "any": problems_table(False),
+    }
+    return {name: "\n".join(table) for name, table in tables.items()}
+
+
 def page() -> str:
     """The page with its tables written anew."""
-    text = PAGE.read_text(encoding="utf-8")
-    tables = {
-        "checks": checks_table,
-        "links": links_table,
-        "engines": engines_table,
-        "hy3": partial(problems_table, True),
-        "any": partial(problems_table, False),
-    }
-    for name, table in tables.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        head, _, rest = text.partition(begin)
-        tail = rest.partition(end)[2]
-        text = f"{head}{begin}\n" + "\n".join(table()) + f"\n{end}{tail}"
-    return text
+    return written(PAGE.read_text(encoding="utf-8"), parts())
 
 
 def main() -> int:
     """Write, or compare."""
-    new = page()
-    if "--check" in sys.argv:
-        return int(PAGE.read_text(encoding="utf-8") != new)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    return rewrite(PAGE, parts())
 
 
 if __name__ == "__main__":

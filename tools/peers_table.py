@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from marked import rewrite
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "quantize.md"
 RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 TOOLS = {"hy3": "hy3", "llmcompressor": "llm-compressor", "modelopt": "ModelOpt"}
 HEAD = (
     "| checkpoint | tool and rule | CPU s | wall s | peak GB: resident (anonymous) "
@@ -59,21 +60,9 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def page() -> str:
-    """The page as it should be."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return before + "\n\n".join([BEGIN, *tables(), END]) + after
-
-
 def main() -> int:
     """Rewrite or check."""
-    wanted = page()
-    if "--check" in sys.argv[1:]:
-        return int(PAGE.read_text(encoding="utf-8") != wanted)
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
+    return rewrite(PAGE, {"peers": "\n" + "\n\n".join(tables()) + "\n"})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from hy3.cli.app import app  # noqa: E402
 from hy3.report.markdown import markdown_table  # noqa: E402
+from marked import written  # noqa: E402
 from support.real_models import HY3, HY_MT2  # noqa: E402 - the published configurations
 from support.sparse import write_sparse  # noqa: E402
 
@@ -216,13 +217,11 @@ TABLES = {
 
 def page(text: str) -> str:
     """The page with its tables written anew."""
+    parts = {}
     for name, table in TABLES.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        head, _, rest = text.partition(begin)
-        tail = rest.partition(end)[2]
         header, *rows = table()
-        text = f"{head}{begin}\n{markdown_table(header, rows)}\n{end}{tail}"
-    return text
+        parts[name] = markdown_table(header, rows)
+    return written(text, parts)
 
 
 def main() -> int:

@@ -19,10 +19,10 @@ from hy3.quantize.recipe import LM_HEADS, load_recipe, recipe_names  # noqa: E40
 from hy3.quantize.sizes import CARDS_GIB, RecipeSize, fits_card, size_of  # noqa: E402
 from hy3.report.markdown import markdown_table  # noqa: E402
 from hy3.units import format_bytes  # noqa: E402
+from marked import rewrite  # noqa: E402
 from support.real_models import HY3, HY_MT2  # noqa: E402 - the published configurations
 
 PAGE = ROOT / "docs" / "quantize.md"
-BEGIN, END = "<!-- recipes: begin -->", "<!-- recipes: end -->"
 
 
 def sizes(config: Hy3Config) -> Iterator[tuple[str, str, RecipeSize]]:
@@ -53,21 +53,9 @@ def tables() -> str:
     return f"{purposes}\n\n{markdown_table(header + cards, rows)}"
 
 
-def written(text: str) -> str:
-    """The page with the tables as they should be."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
-
-
 def main() -> int:
     """Rewrite the page, or say whether it is right."""
-    text = PAGE.read_text(encoding="utf-8")
-    new = written(text)
-    if "--check" in sys.argv:
-        return int(new != text)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    return rewrite(PAGE, {"recipes": tables()})
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from marked import rewrite
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = Path("benchmarks/results")
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
 def load(name: str) -> dict[str, Any]:
@@ -134,24 +135,17 @@ def decode_rows(document: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def table() -> str:
-    """The table in Markdown, marks included."""
-    lines = [BEGIN, "| what | measured | source |", "|---|---|---|"]
+    """The table in Markdown."""
+    lines = ["| what | measured | source |", "|---|---|---|"]
     lines += [
         f"| {what} | {found} | [JSON]({RESULTS / name}.json) |" for what, found, name in rows()
     ]
-    return "\n".join([*lines, END])
+    return "\n".join(lines)
 
 
 def main() -> int:
     """Rewrite or check."""
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    wanted = before + table() + after
-    if "--check" in sys.argv[1:]:
-        return int(text != wanted)
-    README.write_text(wanted, encoding="utf-8")
-    return 0
+    return rewrite(README, {"results": table()})
 
 
 if __name__ == "__main__":

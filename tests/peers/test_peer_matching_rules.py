@@ -23,7 +23,7 @@ from hy3.checkpoint.model_config import parse_config
 from hy3.checkpoint.names import expected_tensors, module_of
 from support.real_models import HY3
 
-pytest.importorskip("vllm")
+pytest.importorskip("vllm", reason="vLLM is not installed: make test-peers")
 
 ROUNDS = 1000
 FUSED = {fused: list(shards) for fused, shards in FUSED_SHARDS.items()}

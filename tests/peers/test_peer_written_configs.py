@@ -16,7 +16,7 @@ from hy3.checkpoint.names import module_of
 from support.real_models import HY3, HY_MT2
 from support.recipes import VARIANTS, assigned, linears, written_config
 
-pytest.importorskip("vllm")
+pytest.importorskip("vllm", reason="vLLM is not installed: make test-peers")
 
 FUSED = {fused: list(shards) for fused, shards in FUSED_SHARDS.items()}
 MODELOPT = [name for name, each in VARIANTS.items() if each[3] == "modelopt"]

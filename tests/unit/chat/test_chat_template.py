@@ -151,7 +151,9 @@ def test_environment_is_the_one_templates_expect(tmp_path: Path) -> None:
 def test_same_as_transformers(tmp_path: Path, path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     template = from_source(tmp_path, source)
-    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    utils = pytest.importorskip(
+        "transformers.utils.chat_template_utils", reason="transformers is not installed"
+    )
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"é": ["<", 1.5]}}}]
     call = {"function": {"name": "f", "arguments": {"q": {"é": None}, "t": "x"}}}
     messages = [

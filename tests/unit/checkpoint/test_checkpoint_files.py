@@ -82,7 +82,7 @@ def test_safetensors_reads_what_we_write(tmp_path):
 
 
 def test_torch_opens_every_dtype_we_write(tmp_path):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     path = tmp_path / "x.safetensors"
     write_all(path)
     with safetensors.safe_open(path, "pt") as file:

@@ -31,7 +31,7 @@ def folder(request, tmp_path_factory):
 
 def reference_logits(folder, dtype):
     """[tokens, vocab] fp32, from transformers reading the same files."""
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.AutoConfig.from_pretrained(folder)
     config.enable_moe_fp32_combine = False
     dense = config.first_k_dense_replace  # transformers does not read this key

@@ -44,7 +44,7 @@ def torch_kernels(monkeypatch):
 
 
 def transformers_logits(tokens, dtype):
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.AutoConfig.from_pretrained(TINY)
     config.enable_moe_fp32_combine = False
     model = transformers.HYV3ForCausalLM.from_pretrained(
