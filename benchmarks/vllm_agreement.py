@@ -27,6 +27,7 @@ from exact_logprobs import exact_logprobs
 from hy3.checkpoint.file_hash import hash_file
 from hy3.demo.held_out import held_out_documents
 from record import provenance, record
+from vllm_case import SHAPES
 from vllm_faults import FAULTS, plant
 from vllm_verdict import Answers, Twin, judge, quantization_itself
 
@@ -59,14 +60,14 @@ class Mode:
 
     name: str
     drafts: int = 2
-    batch_tokens: int = 8192
     environment: tuple[tuple[str, str], ...] = ()
+    mend_bias: bool = False
 
 
 PLAIN = Mode("as vLLM chooses")
 # Without them a checkpoint loads whose MTP head this vLLM cannot exclude from the quantization.
 NO_DRAFTS = Mode("without drafts", drafts=0)
-# What cards take where humming is not installed; a Hopper wants vLLM's own variables for it.
+# What cards take without FP8 units; a Hopper wants vLLM's own variables for it.
 MARLIN = Mode(
     "FP8 by Marlin",
     environment=(
@@ -74,10 +75,12 @@ MARLIN = Mode(
         ("VLLM_DISABLED_KERNELS", "HummingFP8ScaledMMLinearKernel"),
     ),
 )
-IN_PIECES = Mode("in pieces", batch_tokens=128)
-MORE_MODES = {
-    **{name: NO_DRAFTS for name, options in CHECKPOINTS.items() if MODELOPT[1] in options},
-    **dict.fromkeys(("experts-nvfp4-attn-fp8", "all-nvfp4, lm_head FP8"), MARLIN),
+# What later releases take where humming is installed: 0.26 would, but for how it says "no bias".
+HUMMING = Mode("FP8 by Humming, bias mended", mend_bias=True)
+MORE_MODES: dict[str, tuple[Mode, ...]] = {
+    **{name: (NO_DRAFTS,) for name, options in CHECKPOINTS.items() if MODELOPT[1] in options},
+    "experts-nvfp4-attn-fp8": (MARLIN, HUMMING),
+    "all-nvfp4, lm_head FP8": (MARLIN,),
 }
 AT_ONCE = 8
 NEW_TOKENS = 48
@@ -143,8 +146,8 @@ def make_job(run: Run, documents: list[list[int]]) -> dict[str, Any]:
         "model": str(run.folder),
         "kv_cache_dtype": run.kv_dtype,
         "drafts": run.mode.drafts,
-        "batch_tokens": run.mode.batch_tokens,
         "environment": dict(run.mode.environment),
+        "mend_bias": run.mode.mend_bias,
         "prompts": documents,
         "shapes": run.shapes,
         "starts": [ids[: min(len(ids) // 2, LONGEST_START)] for ids in documents],
@@ -176,7 +179,8 @@ class Engines:
         left = self.deadline - time.monotonic()
         if left < LEAST_SECONDS:
             return Answers({"not_run": "there was no time left"}, "")
-        stem = logs / f"{run.folder.name}-{run.kv_dtype}-{run.mode.name.replace(' ', '-')}"
+        mode = run.mode.name.replace(",", "").replace(" ", "-")
+        stem = logs / f"{run.folder.name}-{run.kv_dtype}-{mode}"
         job, out, log = (stem.with_suffix(suffix) for suffix in (".job", ".json", ".log"))
         job.write_text(json.dumps(make_job(run, documents)))
         command = [self.python, str(Path(__file__).with_name("vllm_case.py")), str(job), str(out)]
@@ -204,19 +208,14 @@ def died(code: int | None, log: str) -> dict[str, Any]:
 
 def twin_runs(twins: list[Path]) -> list[Run]:
     """Each twin's answers for all batch shapes."""
-    shapes = ("together", "single")
-    whole = [Run(twin, kv, PLAIN, shapes) for twin in twins for kv in KV_DTYPES]
-    return whole + [Run(twin, kv, IN_PIECES) for twin in twins for kv in KV_DTYPES]
+    return [Run(twin, kv, PLAIN, tuple(SHAPES)) for twin in twins for kv in KV_DTYPES]
 
 
 def checkpoint_runs(made: dict[str, tuple[Path, Path]]) -> dict[str, list[Run]]:
-    """Name -> its engines: one way, for some checkpoints two, with either KV dtype."""
+    """Name -> its engines: one way, for some checkpoints several, with either KV dtype."""
     return {
         name: [
-            Run(folder, kv, mode)
-            for mode in (PLAIN, MORE_MODES.get(name))
-            for kv in KV_DTYPES
-            if mode is not None
+            Run(folder, kv, mode) for mode in (PLAIN, *MORE_MODES.get(name, ())) for kv in KV_DTYPES
         ]
         for name, (folder, _) in made.items()
     }
@@ -234,15 +233,15 @@ def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
     exact = {twin: exact_logprobs(twin, documents) for twin in twins}
     runs = checkpoint_runs(made)
     faulty_runs = {fault: [Run(folder, kv) for kv in KV_DTYPES] for fault, folder in faulty.items()}
-    # Twins first: they answer for two shapes and take longest.
+    # Twins first: they answer for all shapes and take longest.
     every_run = chain(
         twin_runs(twins), [Run(MODEL, KV_DTYPES[0])], *runs.values(), *faulty_runs.values()
     )
     answers = engines.ask_all(list(every_run), documents, work)
 
     def verdict(run: Run, folder: Path) -> dict[str, Any]:
-        whole, pieces = (answers[folder, run.kv_dtype, mode] for mode in (PLAIN, IN_PIECES))
-        twin = Twin(whole, pieces, exact[folder] if run.kv_dtype == KV_DTYPES[0] else None)
+        of_twin = answers[folder, run.kv_dtype, PLAIN]
+        twin = Twin(of_twin, exact[folder] if run.kv_dtype == KV_DTYPES[0] else None)
         how = {"kv_dtype": run.kv_dtype, "mode": run.mode.name}
         return how | provenance() | judge(answers[run.folder, run.kv_dtype, run.mode], twin)
 
@@ -272,13 +271,15 @@ def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
 
 
 def keep_earlier(results: dict[str, Any], earlier: dict[str, Any]) -> None:
-    """Cases that had no turn stay as an earlier run left them, with what it says of itself."""
+    """Cases that this run left out stay as an earlier one found them, with what they say of it."""
     for kind in ("cases", "planted_faults"):
-        known = {case_name(case): case for case in earlier.get(kind, [])}
-        results[kind] = [
-            known.pop(case_name(case), case) if case["outcome"] in NO_TURN else case
-            for case in results[kind]
-        ]
+        merged = {case_name(case): case for case in earlier[kind]}
+        for case in results[kind]:
+            if case["outcome"] not in NO_TURN or case_name(case) not in merged:
+                merged[case_name(case)] = case
+        results[kind] = list(merged.values())
+    sources = "source_against_twins"
+    results[sources] = earlier[sources] | results[sources]
 
 
 def case_name(case: dict[str, Any]) -> tuple[str, str, str]:

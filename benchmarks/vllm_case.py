@@ -2,7 +2,7 @@
 
     python benchmarks/vllm_case.py JOB.json OUT.json
 
-JOB is ``{"model", "kv_cache_dtype", "drafts", "batch_tokens", "environment", "prompts", "shapes",
+JOB is ``{"model", "kv_cache_dtype", "drafts", "environment", "mend_bias", "prompts", "shapes",
 "starts", "new_tokens", "stop"}``, prompts and starts as token ids. OUT gets the log-probability of
 every prompt token per batch shape, greedy texts with the gap between the two likeliest tokens, and
 draft counts; or what vLLM raised while it loaded the model. vLLM's own log, which names its
@@ -19,9 +19,14 @@ from pathlib import Path
 from typing import Any
 
 MAX_MODEL_TOKENS = 1024
+MAX_BATCH_TOKENS = 8192
 MAX_SEQUENCES = 32
 CACHE_BYTES = 2 * 2**30
 DRAFT_COUNTERS = "vllm:spec_decode_num_"
+# Batch shape -> most tokens of one step, most of one prompt in it (0: no bound but the batch's).
+# "single" runs one prompt after another.
+SHAPES = {"together": (MAX_BATCH_TOKENS, 0), "single": (MAX_BATCH_TOKENS, 0)}
+SHAPES |= {"pieces of 16": (16, 0), "token by token": (MAX_SEQUENCES, 1)}
 
 
 def main() -> None:
@@ -51,6 +56,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     result["prompt_logprobs"] = {
         shape: prompt_logprobs(llm, job["prompts"], shape) for shape in job["shapes"]
     }
+    set_shape(llm, "together")
     before = draft_counts(llm)
     result["greedy"] = greedy(llm, job)
     result["drafts"] = difference(draft_counts(llm), before)
@@ -71,6 +77,8 @@ def start(job: dict[str, Any]) -> Any:
     """An engine small enough to share one GPU with others."""
     from vllm import LLM
 
+    if job["mend_bias"]:
+        mend_bias()
     drafts = {"method": "mtp", "num_speculative_tokens": job["drafts"]}
     return LLM(
         model=job["model"],
@@ -79,7 +87,7 @@ def start(job: dict[str, Any]) -> Any:
         kv_cache_dtype=job["kv_cache_dtype"],
         speculative_config=drafts if job["drafts"] else None,
         max_model_len=MAX_MODEL_TOKENS,
-        max_num_batched_tokens=job["batch_tokens"],
+        max_num_batched_tokens=MAX_BATCH_TOKENS,
         max_num_seqs=MAX_SEQUENCES,
         gpu_memory_utilization=0.04,
         kv_cache_memory_bytes=CACHE_BYTES,
@@ -89,13 +97,34 @@ def start(job: dict[str, Any]) -> Any:
     )
 
 
+def mend_bias() -> None:
+    """Have no bias mean False, as later releases do.
+
+    vLLM 0.26 gives the fused q, k and v of this model ``bias=None``; the package humming writes a
+    kernel's constants from what is a bool or a number, so that its kernel then lacks one.
+    """
+    from vllm.model_executor.models import hy_v3
+
+    linear = hy_v3.QKVParallelLinear
+    hy_v3.QKVParallelLinear = lambda *args, bias, **more: linear(*args, bias=bool(bias), **more)
+
+
+def set_shape(llm: Any, shape: str) -> None:
+    """Bound the tokens of the next steps; the scheduler reads both bounds at every step."""
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    step_tokens, prompt_tokens = SHAPES[shape]
+    scheduler.max_num_scheduled_tokens = step_tokens
+    scheduler.scheduler_config.long_prefill_token_threshold = prompt_tokens
+
+
 def prompt_logprobs(llm: Any, prompts: list[list[int]], shape: str) -> list[list[float]]:
     """Per prompt, the log-probability of each token but the first given those before it."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
     inputs = [{"prompt_token_ids": ids} for ids in prompts]
-    batches = [inputs] if shape == "together" else [[each] for each in inputs]
+    batches = [[each] for each in inputs] if shape == "single" else [inputs]
+    set_shape(llm, shape)
     outputs = [out for batch in batches for out in llm.generate(batch, params, use_tqdm=False)]
     return [
         [

@@ -46,17 +46,17 @@ class Answers:
 class Twin:
     """What a checkpoint's answers are held against."""
 
-    answers: Answers  # with shapes "together" and "single"
-    in_pieces: Answers  # of an engine whose steps take few tokens, so that prompts are cut
+    answers: Answers  # with all shapes
     exact: list[float] | None  # log-probabilities in fp32; None where the cache rounds as well
 
     def own_differences(self) -> dict[str, float]:
         """Mean |difference| that another batch shape makes, by shape."""
         together = self.answers.logprobs("together")
-        others = {"single": self.answers.logprobs("single")}
-        if not self.in_pieces.failure:
-            others["in pieces"] = self.in_pieces.logprobs("together")
-        return {shape: mean_difference(each, together)["mean"] for shape, each in others.items()}
+        others = [shape for shape in self.answers.result["prompt_logprobs"] if shape != "together"]
+        return {
+            shape: mean_difference(self.answers.logprobs(shape), together)["mean"]
+            for shape in others
+        }
 
 
 def judge(answers: Answers, twin: Twin) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from hy3.checkpoint.header import TensorSpec
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import vllm_faults
 import vllm_verdict
+from vllm_agreement import keep_earlier
 from vllm_case import gap
 from vllm_verdict import Answers, Twin, judge
 
@@ -26,22 +27,23 @@ INFO 12-02 05:31:20 [nvfp4.py:211] Using 'MARLIN' NvFp4 MoE backend out of []
 """
 
 
-def answers(shift=0.0, single=0.01, tokens=(1, 2, 3), gaps=(2.0, 0.1, 3.0), **more):
+def answers(shift=0.0, single=0.01, pieces=0.0, tokens=(1, 2, 3), gaps=(2.0, 0.1, 3.0), **more):
     logprobs = {"together": [[-1.0 + shift, -2.0], [-3.0]], "single": [[-1.0, -2.0 - single], [-3]]}
+    logprobs["pieces"] = [[-1.0, -2.0], [-3.0 - pieces]]
     greedy = [{"tokens": list(tokens), "gaps": list(gaps)}]
     result = {"prompt_logprobs": logprobs, "greedy": greedy, "drafts": {}, "start_seconds": 1.0}
     return Answers(result | more, LOG)
 
 
-def twin(pieces=0.0, exact=None, **more):
-    return Twin(answers(**more), answers(pieces), exact)
+def twin(exact=None, **more):
+    return Twin(answers(**more), exact)
 
 
 def test_equal_answers_agree():
     verdict = judge(answers(), twin())
     assert verdict["outcome"] == "agrees"
     assert verdict["mean_abs_difference"] == 0
-    assert verdict["own_differences"] == {"single": 0.00333, "in pieces": 0.0}
+    assert verdict["own_differences"] == {"single": 0.00333, "pieces": 0.0}
     assert verdict["from_fp32"] is None
     assert verdict["kernels"] == [
         "Using 'MARLIN' NvFp4 MoE backend out of []",
@@ -60,9 +62,7 @@ def test_both_bounds_of_the_mean(shift, outcome):
 
 def test_the_largest_of_the_twins_own_differences_counts():
     assert judge(answers(0.09), twin())["outcome"] == "differs"
-    assert judge(answers(0.09), twin(pieces=0.03))["outcome"] == "agrees"
-    refused = Twin(answers(), Answers({"not_run": "late"}, ""), None)
-    assert judge(answers(), refused)["own_differences"] == {"single": 0.00333}
+    assert judge(answers(0.09), twin(pieces=0.04))["outcome"] == "agrees"
 
 
 def test_both_sides_are_measured_from_fp32():
@@ -92,7 +92,7 @@ def test_a_refusal_keeps_its_message():
     verdict = judge(Answers({"refused": "ValueError: no kernel"}, LOG), twin())
     assert (verdict["outcome"], verdict["message"]) == ("refused", "ValueError: no kernel")
     assert judge(Answers({"not_run": "late"}, ""), twin())["outcome"] == "not_run"
-    no_twin = Twin(Answers({"refused": "no"}, ""), answers(), None)
+    no_twin = Twin(Answers({"refused": "no"}, ""), None)
     assert judge(answers(), no_twin)["outcome"] == "no_twin"
 
 
@@ -102,6 +102,30 @@ def test_gap_is_between_the_two_likeliest():
             self.logprob = logprob
 
     assert gap({4: Place(-3.0), 7: Place(-0.5), 2: Place(-1.0)}) == 0.5
+
+
+def test_cases_of_an_earlier_run_stay_where_none_is_new():
+    def case(name, outcome):
+        return {"checkpoint": name, "mode": "m", "kv_dtype": "fp8", "outcome": outcome}
+
+    earlier = {
+        "cases": [case("a", "agrees"), case("b", "not_run"), case("c", "agrees")],
+        "planted_faults": [],
+        "source_against_twins": {"a": 1, "c": 3},
+    }
+    results = {
+        "cases": [case("b", "agrees"), case("c", "not_run"), case("d", "not_run")],
+        "planted_faults": [],
+        "source_against_twins": {"c": 4},
+    }
+    keep_earlier(results, earlier)
+    assert [(each["checkpoint"], each["outcome"]) for each in results["cases"]] == [
+        ("a", "agrees"),
+        ("b", "agrees"),
+        ("c", "agrees"),
+        ("d", "not_run"),
+    ]
+    assert results["source_against_twins"] == {"a": 1, "c": 4}
 
 
 def contents():
