@@ -1,12 +1,13 @@
 """Whether the real vLLM reads our checkpoints as we do: hy3-tiny in every recipe and layout.
 
-    python benchmarks/vllm_agreement.py [--at-once N] [--seconds N] [--only NAME ...]
+    python benchmarks/vllm_agreement.py [--at-once N] [--seconds N] [--only NAME ...] [--attention]
 
 Every checkpoint is made here and compared with its BF16 twin (``hy3 dequantize``), each in an
 engine of its own with drafts on: log-probabilities of held-out text, greedy text, acceptance. What
 the twin changes under other batch shapes is the engine's own noise; how far both are from fp32
 arithmetic over the same weights says which is nearer. Checkpoints with a planted fault must not
-pass. Needs vLLM beside hy3, so an NVIDIA GPU.
+pass. With ``--attention`` twins alone, by either attention kernel: noise of the engine's choice.
+Needs vLLM beside hy3, so an NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hy3.demo.held_out import held_out_documents
 from record import provenance, record
 from vllm_case import SHAPES
 from vllm_faults import FAULTS, plant
-from vllm_verdict import Answers, Twin, judge, quantization_itself
+from vllm_verdict import Answers, Twin, between, judge
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models" / "hy3-tiny"
@@ -62,6 +63,7 @@ class Mode:
     drafts: int = 2
     environment: tuple[tuple[str, str], ...] = ()
     mend_bias: bool = False
+    attention: str | None = None
 
 
 PLAIN = Mode("as vLLM chooses")
@@ -77,6 +79,7 @@ MARLIN = Mode(
 )
 # What later releases take where humming is installed: 0.26 would, but for how it says "no bias".
 HUMMING = Mode("FP8 by Humming, bias mended", mend_bias=True)
+TRITON = Mode("attention by Triton", attention="TRITON_ATTN")
 MORE_MODES: dict[str, tuple[Mode, ...]] = {
     **{name: (NO_DRAFTS,) for name, options in CHECKPOINTS.items() if MODELOPT[1] in options},
     "experts-nvfp4-attn-fp8": (MARLIN, HUMMING),
@@ -86,6 +89,7 @@ AT_ONCE = 8
 NEW_TOKENS = 48
 LONGEST_START = 200
 ENGINE_SECONDS = 240  # one engine, from its start to its answers
+NOTHING = {"cases": [], "planted_faults": [], "source_against_twins": {}}
 NO_TURN = ("not_run", "no_twin")
 LEAST_SECONDS = 30  # what an engine needs at the least
 MAKING_SECONDS = 200
@@ -146,6 +150,7 @@ def make_job(run: Run, documents: list[list[int]]) -> dict[str, Any]:
         "model": str(run.folder),
         "kv_cache_dtype": run.kv_dtype,
         "drafts": run.mode.drafts,
+        "attention": run.mode.attention,
         "environment": dict(run.mode.environment),
         "mend_bias": run.mode.mend_bias,
         "prompts": documents,
@@ -264,9 +269,32 @@ def measure(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
         ],
         "planted_faults": planted,
         "source_against_twins": {
-            name: quantization_itself(source, answers[twin, KV_DTYPES[0], PLAIN])
+            name: between(source, answers[twin, KV_DTYPES[0], PLAIN])
             for name, (_, twin) in made.items()
         },
+    }
+
+
+def measure_attention(names: list[str], engines: Engines, work: Path) -> dict[str, Any]:
+    """Every twin by two attention kernels, and the steps that a batch shape took."""
+    documents = held_out_documents(MODEL)
+    made = make_checkpoints(names, work)
+    twins = list(dict.fromkeys(twin for _, twin in made.values()))
+    others = [Run(twin, kv, TRITON) for twin in twins for kv in KV_DTYPES]
+    answers = engines.ask_all(twin_runs(twins) + others, documents, work)
+
+    def found(twin: Path, kv: str) -> dict[str, Any]:
+        plain, other = (answers[twin, kv, mode] for mode in (PLAIN, TRITON))
+        how = {"kv_dtype": kv, "steps": plain.result.get("steps"), "kernels": other.kernels()}
+        return how | provenance() | between(plain, other)
+
+    return {
+        "engine": answers[twins[0], KV_DTYPES[0], PLAIN].result,
+        "twins_by_triton_attention": [
+            {"twin_of": name} | found(twin, kv)
+            for name, (_, twin) in made.items()
+            for kv in KV_DTYPES
+        ],
     }
 
 
@@ -274,12 +302,15 @@ def keep_earlier(results: dict[str, Any], earlier: dict[str, Any]) -> None:
     """Cases that this run left out stay as an earlier one found them, with what they say of it."""
     for kind in ("cases", "planted_faults"):
         merged = {case_name(case): case for case in earlier[kind]}
-        for case in results[kind]:
+        for case in results.get(kind, []):
             if case["outcome"] not in NO_TURN or case_name(case) not in merged:
                 merged[case_name(case)] = case
         results[kind] = list(merged.values())
     sources = "source_against_twins"
-    results[sources] = earlier[sources] | results[sources]
+    results[sources] = earlier[sources] | results.get(sources, {})
+    of_the_run = {*provenance(), "hardware", "versions"}
+    for key in earlier.keys() - of_the_run:
+        results.setdefault(key, earlier[key])
 
 
 def case_name(case: dict[str, Any]) -> tuple[str, str, str]:
@@ -294,6 +325,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="engines side by side")
     parser.add_argument("--seconds", type=int, default=1800, help="for everything together")
     parser.add_argument("--only", nargs="+", default=list(CHECKPOINTS), metavar="NAME")
+    parser.add_argument("--attention", action="store_true", help="twins by two attention kernels")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--earlier", type=Path, help="a result whose cases stay where none is new")
     parser.add_argument("--work", type=Path, default=None, help="keep checkpoints and logs here")
@@ -303,10 +335,11 @@ def main() -> None:
         work = arguments.work or Path(scratch)
         work.mkdir(parents=True, exist_ok=True)
         engines = Engines(arguments.vllm, arguments.at_once, begin + arguments.seconds)
-        results = measure(arguments.only, engines, work)
+        task = measure_attention if arguments.attention else measure
+        results = task(arguments.only, engines, work)
     results["seconds"] = round(time.monotonic() - begin)
-    if arguments.earlier:
-        keep_earlier(results, json.loads(arguments.earlier.read_text()))
+    earlier = arguments.earlier
+    keep_earlier(results, json.loads(earlier.read_text()) if earlier else NOTHING)
     results["faults_that_passed"] = [
         case["fault"] for case in results["planted_faults"] if case["outcome"] == "agrees"
     ]

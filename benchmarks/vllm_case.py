@@ -2,11 +2,11 @@
 
     python benchmarks/vllm_case.py JOB.json OUT.json
 
-JOB is ``{"model", "kv_cache_dtype", "drafts", "environment", "mend_bias", "prompts", "shapes",
-"starts", "new_tokens", "stop"}``, prompts and starts as token ids. OUT gets the log-probability of
-every prompt token per batch shape, greedy texts with the gap between the two likeliest tokens, and
-draft counts; or what vLLM raised while it loaded the model. vLLM's own log, which names its
-kernels, goes to stderr.
+JOB is ``{"model", "kv_cache_dtype", "drafts", "attention", "environment", "mend_bias", "prompts",
+"shapes", "starts", "new_tokens", "stop"}``, prompts and starts as token ids. OUT gets the
+log-probability of every prompt token per batch shape, the tokens of each step that took, greedy
+texts with the gap between the two likeliest tokens, and draft counts; or what vLLM raised while it
+loaded the model. vLLM's own log, which names its kernels, goes to stderr.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     except Exception as fault:
         return result | {"refused": f"{type(fault).__name__}: {fault}"}
     result["start_seconds"] = round(time.perf_counter() - begin, 1)
-    result["prompt_logprobs"] = {
-        shape: prompt_logprobs(llm, job["prompts"], shape) for shape in job["shapes"]
-    }
-    set_shape(llm, "together")
+    result["prompt_logprobs"], result["steps"] = {}, {}
+    for shape in job["shapes"]:
+        with steps_of(llm, shape) as steps:
+            result["prompt_logprobs"][shape] = prompt_logprobs(llm, job["prompts"], shape)
+        result["steps"][shape] = {"count": len(steps), "mean_tokens": sum(steps) / len(steps)}
     before = draft_counts(llm)
     result["greedy"] = greedy(llm, job)
     result["drafts"] = difference(draft_counts(llm), before)
@@ -80,6 +83,10 @@ def start(job: dict[str, Any]) -> Any:
     if job["mend_bias"]:
         mend_bias()
     drafts = {"method": "mtp", "num_speculative_tokens": job["drafts"]}
+    attention = {}
+    if job["attention"]:
+        attention = {"attention_config": {"backend": job["attention"]}}
+        drafts["attention_backend"] = job["attention"]
     return LLM(
         model=job["model"],
         skip_tokenizer_init=True,
@@ -94,6 +101,7 @@ def start(job: dict[str, Any]) -> Any:
         enforce_eager=True,
         enable_prefix_caching=False,
         disable_log_stats=False,
+        **attention,
     )
 
 
@@ -109,12 +117,27 @@ def mend_bias() -> None:
     hy_v3.QKVParallelLinear = lambda *args, bias, **more: linear(*args, bias=bool(bias), **more)
 
 
-def set_shape(llm: Any, shape: str) -> None:
-    """Bound the tokens of the next steps; the scheduler reads both bounds at every step."""
+@contextmanager
+def steps_of(llm: Any, shape: str) -> Iterator[list[int]]:
+    """Bound the tokens of a step meanwhile; the list tells how many each step had."""
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    step_tokens, prompt_tokens = SHAPES[shape]
-    scheduler.max_num_scheduled_tokens = step_tokens
-    scheduler.scheduler_config.long_prefill_token_threshold = prompt_tokens
+    schedule, steps = scheduler.schedule, []
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        output = schedule(*arguments, **more)
+        steps.append(output.total_num_scheduled_tokens)
+        return output
+
+    def bound(step_tokens: int, prompt_tokens: int) -> None:
+        # Read anew at every step.
+        scheduler.max_num_scheduled_tokens = step_tokens
+        scheduler.scheduler_config.long_prefill_token_threshold = prompt_tokens
+
+    bound(*SHAPES[shape])
+    scheduler.schedule = counted
+    yield steps
+    scheduler.schedule = schedule
+    bound(*SHAPES["together"])
 
 
 def prompt_logprobs(llm: Any, prompts: list[list[int]], shape: str) -> list[list[float]]:
@@ -124,7 +147,6 @@ def prompt_logprobs(llm: Any, prompts: list[list[int]], shape: str) -> list[list
     params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
     inputs = [{"prompt_token_ids": ids} for ids in prompts]
     batches = [[each] for each in inputs] if shape == "single" else [inputs]
-    set_shape(llm, shape)
     outputs = [out for batch in batches for out in llm.generate(batch, params, use_tqdm=False)]
     return [
         [

@@ -102,11 +102,12 @@ def distances(answers: Answers, twin: Twin) -> dict[str, dict[str, float | None]
     }
 
 
-def quantization_itself(source: Answers, twin: Answers) -> dict[str, Any] | None:
-    """How far the twin is from the checkpoint it was made from: what the format costs."""
-    if source.failure or twin.failure:
-        return None
-    difference = mean_difference(source.logprobs("together"), twin.logprobs("together"))
+def between(one: Answers, other: Answers) -> dict[str, Any]:
+    """How far two engines' answers are from each other, or why they cannot be compared."""
+    failure = one.failure or other.failure
+    if failure:
+        return failure
+    difference = mean_difference(one.logprobs("together"), other.logprobs("together"))
     return {"mean_abs_difference": in_json(difference["mean"])}
 
 

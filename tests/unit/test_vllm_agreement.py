@@ -112,6 +112,8 @@ def test_cases_of_an_earlier_run_stay_where_none_is_new():
         "cases": [case("a", "agrees"), case("b", "not_run"), case("c", "agrees")],
         "planted_faults": [],
         "source_against_twins": {"a": 1, "c": 3},
+        "documents": 24,
+        "commit": "old",
     }
     results = {
         "cases": [case("b", "agrees"), case("c", "not_run"), case("d", "not_run")],
@@ -126,6 +128,7 @@ def test_cases_of_an_earlier_run_stay_where_none_is_new():
         ("d", "not_run"),
     ]
     assert results["source_against_twins"] == {"a": 1, "c": 4}
+    assert results["documents"] == 24 and "commit" not in results
 
 
 def contents():
