@@ -28,8 +28,10 @@ from hy3.checkpoint.model_config import parse_config
 from hy3.checkpoint.names import expected_tensors
 from hy3.checkpoint.scheme_writer import quantization_config
 from hy3.hardware.device import parse_hardware
+from hy3.plan.calibration import load_calibrations
 from hy3.plan.footprint import Footprint, footprint
 from hy3.plan.model_shape import ModelShape, shape_of_forms
+from hy3.plan.roofline import Workload, mode_of, predict_decode
 from hy3.plan.settings import VLLM, Settings
 from hy3.quantize.assignment import assign
 from hy3.quantize.export import export_config
@@ -235,7 +237,7 @@ def compare(case: Case, device: str, found: dict[str, Any]) -> dict[str, Any]:
     tokens = found["blocks"] * found["block_tokens"]
     planned = CPU_CACHE_BYTES // memory.kv_bytes_per_token if device == "cpu" else memory.kv_tokens
     line["kv_tokens"] = _pair(planned, tokens)
-    return line if device == "cpu" else line | _terms(memory, found)
+    return line if device == "cpu" else line | _terms(memory, found) | _steps(case, found)
 
 
 def _terms(memory: Footprint, found: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +252,27 @@ def _terms(memory: Footprint, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pair(planned: int, measured: int | None) -> dict[str, Any]:
+def _steps(case: Case, found: dict[str, Any]) -> dict[str, Any]:
+    """Predicted and measured decode steps by number of streams; weights made up accept no draft.
+
+    Eager steps are left out: the processor sets their time, and it was busy with other engines.
+    """
+    if "speed" not in found or case.mode == "eager":
+        return {}
+    h200, steps = parse_hardware("h200"), {}
+    for streams, run in found["speed"].items():
+        settings = replace(case.settings(), concurrency=int(streams))
+        context = run["prompt_tokens"] + run["new_tokens"] // 2
+        workload = Workload(context, (0.0,) * case.drafts)
+        calibration = load_calibrations()[h200.device.kind, mode_of(settings)]
+        predicted = predict_decode(case.shape(), h200, settings, workload, calibration)
+        times = _pair(round(predicted.step_s * 1e3, 3), run["step_ms"])
+        low, high = (1 + times["error"]) / predicted.high, (1 + times["error"]) / predicted.low
+        steps[streams] = times | {"inside": low <= 1 <= high}
+    return {"step_ms": steps}
+
+
+def _pair(planned: float, measured: float | None) -> dict[str, Any]:
     error = round(planned / measured - 1, 4) if measured else None
     return {"planned": planned, "measured": measured, "error": error}
 
@@ -258,12 +280,16 @@ def _pair(planned: int, measured: int | None) -> dict[str, Any]:
 def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What the comparison is judged by."""
     errors = [abs(line["kv_tokens"]["error"]) for line in lines if "kv_tokens" in line]
-    return {
+    steps = [step for line in lines for step in line.get("step_ms", {}).values()]
+    summary = {
         "cases": len(lines),
         "compared": len(errors),
         "kv_tokens_within_10_percent": sum(error <= GOAL for error in errors),
         "largest_error": max(errors, default=None),
     }
+    if steps:
+        summary |= {"steps": len(steps), "steps_inside": sum(step["inside"] for step in steps)}
+    return summary
 
 
 def run(cases: list[Case], options: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Writes the table "In the real kernel" of docs/quantize.md from its result file.
+"""Writes the tables "In the real kernel" of docs/quantize.md from their result file.
 
-python tools/agreement_table.py            # rewrites the part of the page between its marks
+python tools/agreement_table.py            # rewrites the parts of the page between its marks
 python tools/agreement_table.py --check    # exits 1 if the page says anything else
 """
 
@@ -20,14 +20,24 @@ RESULT = ROOT / "benchmarks" / "results" / "vllm_agreement.json"
 HEADER = ("file", "started", "KV BF16", "KV FP8", "twin's own", "from fp32: file", "twin", "texts")
 
 
-def table() -> str:
-    """What stands between the marks: one row for each file and way to start vLLM."""
-    document = json.loads(RESULT.read_text(encoding="utf-8"))
+def agreement(document: dict[str, Any]) -> str:
+    """One row for each file and way to start vLLM."""
     ways: dict[tuple[str, str], dict[str, Any]] = {}
     for case in document["cases"] + document["planted_faults"]:
         name = case.get("checkpoint") or f"fault: {case['fault']}"
         ways.setdefault((name, case["mode"]), {})[case["kv_dtype"]] = case
     return markdown_table(HEADER, [row(*way, cases) for way, cases in ways.items()])
+
+
+def attention(document: dict[str, Any]) -> str:
+    """What the BF16 twins change by when vLLM takes its other attention kernel."""
+    names = dict.fromkeys(each["twin_of"] for each in document["twins_by_triton_attention"])
+    means = {
+        (each["twin_of"], each["kv_dtype"]): number(each["mean_abs_difference"])
+        for each in document["twins_by_triton_attention"]
+    }
+    rows = [(name, means[name, "bfloat16"], means[name, "fp8"]) for name in names]
+    return markdown_table(("twin of", "KV BF16", "KV FP8"), rows)
 
 
 def row(name: str, mode: str, cases: dict[str, Any]) -> tuple[str, ...]:
@@ -62,7 +72,9 @@ def number(value: float | None) -> str:
 
 def main() -> int:
     """Rewrite the page, or say whether it is right."""
-    return rewrite(PAGE, {"agreement": table()})
+    document = json.loads(RESULT.read_text(encoding="utf-8"))
+    tables = {"agreement": agreement(document), "attention": attention(document)}
+    return rewrite(PAGE, tables)
 
 
 if __name__ == "__main__":

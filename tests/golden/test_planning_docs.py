@@ -28,6 +28,22 @@ def test_the_picture_is_the_first_cases_memory() -> None:
     assert plan_tables.PICTURE.read_bytes() == plan_tables.picture(), "run tools/plan_tables.py"
 
 
+def test_the_prose_on_steps_holds() -> None:
+    found = plan_tables.load("plan_kv_tokens_h200")["cases"]
+    others = [each for each in found if "step_ms" in each][1:]
+    steps = [step for each in others for step in each["step_ms"].values()]
+    assert (len(steps), sum(step["inside"] for step in steps)) == (10, 8)
+    faster = [1 - step["measured"] / step["planned"] for step in steps]
+    assert (round(min(faster), 2), round(max(faster), 2)) == (0.02, 0.27)
+    outside = [
+        (each["case"]["mode"], each["case"]["drafts"], streams)
+        for each in others
+        for streams, step in each["step_ms"].items()
+        if not step["inside"]
+    ]
+    assert outside == [("compiled", 0, "1"), ("graphs", 2, "1")]
+
+
 def test_a_stale_figure_is_written_anew(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One digit of each table but the cases, which take seconds, is set wrong."""
     tables = {name: table for name, table in plan_tables.TABLES.items() if name != "cases"}

@@ -16,7 +16,8 @@ _FP8_FROM = (8, 9)
 _MARLIN_FROM = (8, 0)
 # Seen on an H200 (docs/quantize.md, "In the real kernel") and read in later releases.
 _HUMMING = (
-    "vLLM 0.26 takes Humming whether it is installed or not, later releases Marlin where it is not"
+    "vLLM 0.26 takes Humming and stops (hy3 doctor says how to have Marlin there); later releases "
+    "take Marlin where Humming is not installed"
 )
 
 
