@@ -1,4 +1,4 @@
-"""Checks of the bytes of one checkpoint: hashes, scales and finite values, in one pass.
+"""Checks of the bytes of one checkpoint: scales and finite values, in one pass.
 
 Each shard is read once in file order and in chunks, so memory does not grow with its size.
 """
@@ -10,21 +10,18 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hy3.checkpoint.engine_rules import engine_module
-from hy3.checkpoint.file_hash import FileHash, hash_file
+from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.forms import TENSOR_SCALES
 from hy3.checkpoint.header import TensorInfo, read_head
-from hy3.checkpoint.manifest import MANIFEST_NAME, Manifest
-from hy3.checkpoint.model_config import CONFIG_NAME
 from hy3.checkpoint.names import fused_with, module_of
 from hy3.checkpoint.reader import TensorReader
 from hy3.quantize.progress import Advance
-from hy3.quantize.verdict import Check, judge, not_proved
+from hy3.quantize.verdict import Check, judge
 
 CHUNK_BYTES = 8 * 2**20
 _FP8_SCALES = (".weight_scale", ".weight_scale_inv")
@@ -225,31 +222,3 @@ def _marlin_unit(module: str) -> str:
 def _e4m3_value(code: int) -> float:
     exponent, mantissa = divmod(code, 8)
     return math.ldexp(8 + mantissa, exponent - 10) if exponent else math.ldexp(mantissa, -9)
-
-
-def check_hashes(
-    folder: Path, manifest: Manifest | None, shard_hashes: dict[str, FileHash]
-) -> Check:
-    """Every file of the manifest against its bytes; hashes of shards already read are given."""
-    if manifest is None:
-        return not_proved("hashes", "there is no manifest to compare with")
-    # What engines read as weights must be proved, even where a manifest forgets it.
-    forgotten = sorted({*shard_hashes, CONFIG_NAME} - manifest.outputs.keys())
-    faults = [f"{name} is not in the manifest" for name in forgotten]
-    for name, wanted in manifest.outputs.items():
-        path = folder / name
-        if not path.is_file():
-            faults.append(f"{name} is missing")
-        elif (shard_hashes.get(name) or hash_file(path)) != wanted:
-            faults.append(f"{name} is not the file that was written")
-    extra = sorted(
-        path.name
-        for path in folder.iterdir()
-        if path.name not in manifest.outputs and path.name != MANIFEST_NAME
-    )
-    if extra and not faults:
-        detail = "all files are as written; the folder holds others too"
-        return Check("hashes", "warn", detail, tuple(extra))
-    return judge(
-        "hashes", faults, "files differ from the manifest", f"{len(manifest.outputs)} files match"
-    )

@@ -9,24 +9,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hy3.checkpoint.census import Census, take_census
-from hy3.checkpoint.file_hash import FileHash, hash_file
+from hy3.checkpoint.file_hash import FileHash
 from hy3.checkpoint.forms import BF16, optional_parts, parts_of
 from hy3.checkpoint.header import TensorSpec, read_head
-from hy3.checkpoint.manifest import Manifest
-from hy3.checkpoint.model_config import CONFIG_NAME, Hy3Config
+from hy3.checkpoint.model_config import Hy3Config
 from hy3.checkpoint.names import expected_tensors, is_mtp, module_of, tensor_class
 from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
 from hy3.quantize.check_data import CHUNK_BYTES
 from hy3.quantize.measure import bf16_error, measure
 from hy3.quantize.progress import Advance
-from hy3.quantize.verdict import Check, ClassError, judge, not_proved
+from hy3.quantize.verdict import Check, ClassError, judge
 from hy3.stored.decode import decode
 from hy3.stored.weight import StoredWeight, stored_weights
 
@@ -200,24 +198,6 @@ def _check_group_errors(findings: list[SourceFindings], rule: str | None) -> Che
         return Check("group_errors", "not_proved", reason, unmeasured)
     fine = f"none of {units} groups, rows and blocks is worse than plain rounding"
     return judge("group_errors", worse, "weights are worse than plain rounding", fine)
-
-
-def check_source_hashes(
-    folder: Path, manifest: Manifest | None, shard_hashes: dict[str, FileHash]
-) -> Check:
-    """Whether the given source is the one that the manifest names."""
-    if manifest is None:
-        return not_proved("source_hashes", "there is no manifest to compare with")
-    forgotten = sorted({*shard_hashes, CONFIG_NAME} - manifest.source.keys())
-    faults = [f"{name} is not in the manifest" for name in forgotten]
-    for name, wanted in manifest.source.items():
-        path = folder / name
-        if not path.is_file():
-            faults.append(f"{name} is missing")
-        elif (shard_hashes.get(name) or hash_file(path)) != wanted:
-            faults.append(f"{name} is another file")
-    fine = f"{len(manifest.source)} files are the ones that were quantized"
-    return judge("source_hashes", faults, "files of the source are not those of the manifest", fine)
 
 
 def sum_errors(findings: list[SourceFindings]) -> dict[str, ClassError]:

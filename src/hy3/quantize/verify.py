@@ -19,12 +19,12 @@ from hy3.checkpoint.reader import TensorReader
 from hy3.errors import InputError
 from hy3.hardware.cores import usable_cores
 from hy3.nvfp4.scales import RULES
-from hy3.quantize.check_data import check_data, check_hashes, scan_shard
+from hy3.quantize.check_data import check_data, scan_shard
+from hy3.quantize.check_hashes import check_hashes, check_source_hashes
 from hy3.quantize.check_layout import check_layout
 from hy3.quantize.check_source import (
     SourceComparison,
     check_source,
-    check_source_hashes,
     sum_errors,
 )
 from hy3.quantize.progress import Advance
