@@ -18,10 +18,15 @@ OPTIONS = ["--concurrency", "1,3", "--requests", "3", "--output-tokens", "40", "
 
 def bench(folder: Path, drafts: int, *options: str) -> dict[str, Any]:
     with ServeProcess([str(folder), "--drafts", str(drafts)]) as server:
-        command = [sys.executable, "-m", "hy3.cli.app", "bench", server.url, *OPTIONS, *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+        result = bench_at(server.url, *options)
         server.stop()
+    return result
+
+
+def bench_at(url: str, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "hy3.cli.app", "bench", url, *OPTIONS, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
@@ -50,9 +55,18 @@ def test_drafts_that_are_often_wrong(tmp_path: Path) -> None:
         assert run["acceptance"]["conditional"] == run["acceptance"]["per_position"]
 
 
-def test_no_drafts(tmp_path: Path) -> None:
-    folder = make_scripted(tmp_path / "model")
-    result = bench(folder, 0, "--prompt-tokens", "40", "--api", "completions")
+def test_no_drafts_and_only_the_same_seed_finds_its_prompts_in_the_cache(tmp_path: Path) -> None:
+    few = ["--concurrency", "1", "--output-tokens", "2"]
+    with ServeProcess([str(make_scripted(tmp_path / "model")), "--drafts", "0"]) as server:
+        result = bench_at(server.url, "--prompt-tokens", "40", "--api", "completions")
+        fresh = [bench_at(server.url, *few) for _ in range(2)]
+        seeds = [each["method"]["seed"] for each in fresh]
+        again = bench_at(server.url, *few, "--seed", str(seeds[1]))
+        server.stop()
     assert [abs(run["input_tokens"] / 3 - 40) <= 8 for run in result["runs"]] == [True, True]
     assert [run["acceptance"]["drafts"] for run in result["runs"]] == [0, 0]
     assert result["ok"]
+    runs = [each["runs"][0] for each in (*fresh, again)]
+    shares = [run["cached_tokens"] / run["input_tokens"] for run in runs]
+    assert max(shares[:2]) < 0.25 and shares[2] > 0.8
+    assert seeds[0] != seeds[1] and "TTFT is too good" in again["warnings"][0]

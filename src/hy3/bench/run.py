@@ -37,7 +37,10 @@ FORMULAS = {
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """What to measure. ``requests`` None means twice the concurrency, and at least four."""
+    """What to measure. ``requests`` None means twice the concurrency, and at least four.
+
+    A server keeps prompts: to measure it twice takes two seeds.
+    """
 
     concurrency: tuple[int, ...] = (1, 6)
     prompt_tokens: int = 256
@@ -46,6 +49,7 @@ class BenchPlan:
     api: str = "chat"
     temperature: float = 0.9
     model: str | None = None
+    seed: int = 0  # of the prompts
 
     def requests_at(self, streams: int) -> int:
         """Requests of one run; never fewer than streams, so that each has work."""
@@ -61,7 +65,9 @@ async def run_bench(
     """Measure the endpoint; raises EnvironmentFault when it cannot be reached or refuses probes."""
     entry = await _model_entry(endpoint, plan.model)
     characters = await _fit(endpoint, plan, entry["id"])
-    workload = Workload(plan.api, entry["id"], characters, plan.output_tokens, plan.temperature)
+    workload = Workload(
+        plan.api, entry["id"], characters, plan.output_tokens, plan.temperature, plan.seed
+    )
     indices = count(1)  # the fitting probes used passage 0
     runs = []
     for streams in plan.concurrency:
@@ -115,7 +121,7 @@ async def _fit(endpoint: Endpoint, plan: BenchPlan, model: str) -> int:
             )
         return trace.prompt_tokens
 
-    return await fit_characters(plan.prompt_tokens, count_prompt)
+    return await fit_characters(plan.prompt_tokens, count_prompt, plan.seed)
 
 
 async def _draft_counters(endpoint: Endpoint) -> DraftCounts | None:
@@ -129,6 +135,7 @@ async def _draft_counters(endpoint: Endpoint) -> DraftCounts | None:
 def _method(plan: BenchPlan, workload: Workload, runs: list[BenchRun]) -> dict[str, Any]:
     return {
         "api": plan.api,
+        "seed": plan.seed,
         "prompt_tokens_wanted": plan.prompt_tokens,
         "prompt_characters": workload.characters,
         "output_tokens_wanted": plan.output_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,8 @@ import typer
 from hy3.cli.endpoint import DEFAULT_URL, read_api_key
 from hy3.cli.output import Output
 from hy3.errors import InputError
+
+_SEEDS = 10**6  # short enough to type, and more than there are words to begin at
 
 
 def command(
@@ -25,6 +28,12 @@ def command(
     ),
     api: str = typer.Option("chat", help="chat, or completions (plain continuation)."),
     temperature: float = typer.Option(0.9, min=0.0, help="0 is greedy."),
+    seed: int = typer.Option(
+        None,
+        min=0,
+        help="Repeat the prompts of an earlier run.",
+        show_default="a new one, printed",
+    ),
     model: str = typer.Option(
         None, help="Name of the model to ask for.", show_default="the server's first"
     ),
@@ -51,6 +60,7 @@ def command(
         api=parse_api(api),
         temperature=temperature,
         model=model,
+        seed=secrets.randbelow(_SEEDS) if seed is None else seed,
     )
     result = asyncio.run(_run(url, plan, read_api_key(api_key_file), timeout_s, output))
     if out is not None:

@@ -43,6 +43,7 @@ def bench_table(result: Mapping[str, Any]) -> TableText:
             f"tokens counted by {counted}; TPOT = {method['formulas']['tpot']}",
             "accepted: share of drafting steps that took position 1, 2, ...; "
             "given previous: of those that took the position before",
+            f"--seed {method['seed']} repeats these prompts",
         ),
     )
 

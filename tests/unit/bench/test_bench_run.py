@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,20 @@ def test_every_prompt_differs_and_load_is_bounded() -> None:
     assert all(body["ignore_eos"] and body["return_token_ids"] for body in server.bodies)
 
 
+def test_a_seed_repeats_the_prompts_and_another_has_none_of_them() -> None:
+    def sent(seed: int) -> list[dict[str, Any]]:
+        with timed_server(FAST) as server:
+            result = bench(server, concurrency=(2,), prompt_tokens=60, requests=5, seed=seed)
+            assert result.method["seed"] == seed
+            return server.bodies
+
+    one, again, other = sent(1), sent(1), sent(2)
+    assert one == again
+    # A cache keeps blocks of 16 tokens from the beginning: here 32 characters.
+    begins = [{body["messages"][-1]["content"][:32] for body in run} for run in (one, other)]
+    assert not begins[0] & begins[1]
+
+
 def test_per_request_acceptance_wins_over_counters() -> None:
     with timed_server(Script(first_delay_s=0, delay_s=0.001, histogram=[6, 4, 2])) as server:
         result = bench(server, concurrency=(1,), requests=4)
@@ -83,6 +98,7 @@ def test_passages_are_real_text_of_the_length_asked() -> None:
     assert len(first) == len(second) == 500
     assert first[:50] != second[:50] and passage(1, 500) == first
     assert passage(1, 100) == first[:100]
+    assert len({passage(1, 60, seed) for seed in range(200)}) > 190
     assert 3 < 500 / len(first.split()) < 9  # words of a language, not noise
     assert len(passage(3, 1_000_000)) == 1_000_000
 
@@ -113,7 +129,7 @@ def test_command_json_table_and_file(tmp_path: Path) -> None:
     options = ["--concurrency", "2", "--requests", "4", "--prompt-tokens", "40"]
     with timed_server(FAST) as server:
         done = run_cli(server.url, *options, "--json", "--out", str(out))
-        text = run_cli(server.url, *options, "--quiet")
+        text = run_cli(server.url, *options, "--quiet", "--seed", "7")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result == json.loads(out.read_text())
@@ -123,6 +139,7 @@ def test_command_json_table_and_file(tmp_path: Path) -> None:
     assert run["acceptance"]["conditional"] == pytest.approx([0.75, 2 / 3])
     assert result["method"]["counted_by"] == ["token_ids"]
     assert "4/4" in text.stdout and "75 / 50 %" in text.stdout
+    assert "--seed 7 repeats these prompts" in text.stdout
 
 
 def test_command_fails_when_requests_fail_or_nothing_answers() -> None:

@@ -28,7 +28,10 @@ def test_bench_row() -> None:
     table = bench_table(
         {
             "server": {"model": "m", "url": "http://x/v1"},
-            "method": {"api": "chat", "counted_by": ["token_ids"], "formulas": {"tpot": "f"}},
+            "method": {
+                **{"api": "chat", "seed": 7, "counted_by": ["token_ids"]},
+                "formulas": {"tpot": "f"},
+            },
             "runs": [RUN, RUN | {"ok": 10, "failed": {"cut": 1, "timeout": 1}}],
         }
     )
