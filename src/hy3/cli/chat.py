@@ -20,7 +20,9 @@ from hy3.errors import Hy3Error, InputError
 if TYPE_CHECKING:
     from hy3.cli.conversation import Conversation, Reply
 
-HELP = "/effort LEVEL sets the reasoning, /clear forgets the conversation, /exit leaves"
+HELP = (
+    "/effort LEVEL sets the reasoning, /clear forgets what was said, /help says this, /exit leaves"
+)
 # What a terminal would obey; a model may write anything.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -123,6 +125,10 @@ class Screen:
         if not self._silent:
             _write(sys.stdout, text)
 
+    def note(self, text: str) -> None:
+        """A line about the conversation itself."""
+        _write(sys.stderr, f"({text})\n", dim=True)
+
     def end(self, reply: Reply) -> None:
         """What is known once the reply is whole: its calls, and whether it was cut."""
         self._end_reasoning()
@@ -133,7 +139,7 @@ class Screen:
         for call in reply.tool_calls:
             _write(sys.stdout, f"call {call['name']}({call['arguments']})\n")
         if reply.finish_reason == "length":
-            _write(sys.stderr, "(cut: the limit of tokens was reached)\n", dim=True)
+            self.note("cut: the limit of tokens was reached")
 
     def _end_reasoning(self) -> None:
         if self._thinking:
@@ -173,9 +179,9 @@ def _converse(conversation: Conversation, screen: Screen, output: Output) -> Non
     output.status(f"{conversation.url}: {HELP}")
     while (line := _read_line("> ")) is not None:
         if line.startswith("/"):
-            if line.split()[0] == "/exit":
+            if line == "/exit":
                 return
-            _obey(line, conversation, output)
+            _obey(line, conversation, screen)
         elif line:
             _answer(line, conversation, screen)
 
@@ -207,14 +213,30 @@ def _read_line(prompt: str) -> str | None:
         return None
 
 
-def _obey(line: str, conversation: Conversation, output: Output) -> None:
-    name, _, argument = line.partition(" ")
-    if name == "/clear":
-        conversation.clear()
-    elif name == "/effort":
-        try:
-            conversation.settings["reasoning_effort"] = parse_effort(argument.strip())
-        except InputError as error:
-            print_error(error, as_json=False)
-    else:
-        output.status(HELP)
+def _obey(line: str, conversation: Conversation, screen: Screen) -> None:
+    """Do what a line that begins with a slash says, and answer in one line."""
+    match line.split():
+        case ["/clear"]:
+            count = len(conversation.messages)
+            conversation.clear()
+            kept = "" if conversation.system is None else "; the system message stays"
+            screen.note(f"forgot {count} messages{kept}")
+        case ["/effort"]:
+            effort = conversation.settings.get("reasoning_effort", "as the server has it")
+            screen.note(f"reasoning effort: {effort}")
+        case ["/effort", level]:
+            _set_effort(level, conversation, screen)
+        case ["/help"]:
+            screen.note(HELP)
+        case _:
+            screen.note(f"no command {line}; {HELP}")
+
+
+def _set_effort(level: str, conversation: Conversation, screen: Screen) -> None:
+    try:
+        effort = parse_effort(level)
+    except InputError as error:
+        screen.note(f"{error.message}; {error.hint}")
+        return
+    conversation.settings["reasoning_effort"] = effort
+    screen.note(f"reasoning effort: {effort}")

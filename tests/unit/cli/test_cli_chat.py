@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -15,10 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from hy3.chat.tools import ToolSet
+from hy3.cli.chat import Screen, _obey, read_tools
+from hy3.cli.conversation import Conversation
+from hy3.server.schema import ChatBody
 from support.chat_server import ChatServer, chat_server
 
 COMMAND = [sys.executable, "-m", "hy3.cli.app", "chat"]
 DEADLINE_S = 60.0
+ROOT = Path(__file__).resolve().parents[3]
 ANSWER = [
     {"role": "assistant", "content": ""},
     {"reasoning": "I think", "reasoning_content": "I think"},
@@ -210,17 +216,17 @@ def test_conversation_on_a_terminal() -> None:
         assert "oh no" in terminal.read_until("hint: ")
         terminal.read_until("> ")
         terminal.type("/effort medium")
-        terminal.read_until("> ")
+        assert "(reasoning effort: medium)" in terminal.read_until("> ")
         terminal.type("two")
         shown = terminal.read_until("red")
         assert "\ufffd[31mred" in shown  # shown, not obeyed
         terminal.read_until("> ")
         terminal.type("/clear")
-        terminal.read_until("> ")
+        assert "(forgot 4 messages)" in terminal.read_until("> ")
         terminal.type("three")
         terminal.read_until("!\r\n> ")
         terminal.type("/what")
-        terminal.read_until("/exit leaves")
+        assert "(no command /what; " in terminal.read_until("/exit leaves)")
         terminal.type("/exit")
         assert terminal.process.wait(DEADLINE_S) == 0
     sent = [[m["content"] for m in body["messages"]] for body in server.bodies]
@@ -228,6 +234,46 @@ def test_conversation_on_a_terminal() -> None:
     efforts = [body.get("reasoning_effort") for body in server.bodies]
     assert efforts == [None, None, "medium", "medium"]
     assert server.bodies[2]["messages"][1]["reasoning_content"] == "I think hard"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/clear", "forgot 2 messages; the system message stays"),
+        ("/effort", "reasoning effort: as the server has it"),
+        ("/effort  no_think", "reasoning effort: none"),
+        ("/effort loud", "unknown reasoning_effort 'loud'; use one of none, "),
+        ("/effort low high", "no command /effort low high; /effort LEVEL"),
+        ("/help", "/effort LEVEL sets"),
+        ("/exit now", "no command /exit now; "),
+    ],
+)
+def test_commands_answer_in_one_line(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = Conversation("http://127.0.0.1:9/v1", system="Be kind.")
+    talk.messages += [{"role": "user"}, {"role": "assistant"}]
+    _obey(line, talk, Screen(show_reasoning=False, silent=False))
+    answer = capsys.readouterr().err
+    assert answer.startswith(f"({said}") and answer.endswith(")\n") and answer.count("\n") == 1
+
+
+def test_the_tools_of_the_page_are_read_as_the_server_reads_them(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "chat.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.S)
+    path = tmp_path / "tools.json"
+    path.write_text(example)
+    tools = read_tools(path)
+    asked = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": tools}
+    body = ChatBody.model_validate(asked)
+    assert body.tools == tools
+    call = re.search(r"`call (\w+)\((.*?)\)`", page)
+    assert call and ToolSet(tools).may_name(call[1])
+    function = tools[0]["function"]
+    assert function["name"] == call[1]
+    arguments = json.loads(call[2])
+    assert set(function["parameters"]["required"]) <= set(arguments)
+    assert set(arguments) <= set(function["parameters"]["properties"])
 
 
 def test_results_of_calls_are_asked_for() -> None:
