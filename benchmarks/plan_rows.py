@@ -170,6 +170,7 @@ def build_shape(
         experts=entry["experts"],
         experts_per_token=entry["per_token"],
         expert_size=entry["expert_size"],
+        shared_size=entry["shared_size"],
         dense_size=entry["dense_size"],
         max_positions=_UNLIMITED,
         classes=tuple(item for item in classes if item.parameters),

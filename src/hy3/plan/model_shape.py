@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from hy3.checkpoint.forms import stored_specs
-from hy3.checkpoint.header import DTYPE_BYTES
+from hy3.checkpoint.header import DTYPE_BYTES, TensorInfo, TensorSpec
 from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.model_config import Hy3Config
 from hy3.checkpoint.names import expected_tensors, is_mtp, layer_of, tensor_class
@@ -35,6 +36,7 @@ class WeightClass:
     parameters: int
     nbytes: int  # as stored
     forms: tuple[str, ...]  # dtypes as stored, packed formats included
+    in_blocks: bool = False  # FP8 whose scales stand for blocks of 128 x 128
 
     @property
     def bytes_per_parameter(self) -> float:
@@ -58,6 +60,7 @@ class ModelShape:
     experts: int
     experts_per_token: int
     expert_size: int
+    shared_size: int  # width of the shared expert
     dense_size: int
     max_positions: int  # the longest context that the model knows
     classes: tuple[WeightClass, ...]
@@ -102,7 +105,7 @@ def shape_of_forms(name: str, config: Hy3Config, forms: Mapping[str, str]) -> Mo
     classes = _Stored(config)
     for weight, spec in expected_tensors(config).items():
         for stored in stored_specs(spec, forms[weight]):
-            classes.add(stored.name, stored.dtype, stored.nbytes)
+            classes.add(stored)
     return _shape(name, config, classes.counted(config))
 
 
@@ -120,6 +123,7 @@ def _shape(name: str, config: Hy3Config, classes: tuple[WeightClass, ...]) -> Mo
         experts=config.num_experts,
         experts_per_token=config.experts_per_token,
         expert_size=config.expert_size,
+        shared_size=config.shared_expert_size,
         dense_size=config.intermediate_size,
         max_positions=config.max_positions,
         classes=classes,
@@ -131,7 +135,7 @@ def decoded(shape: ModelShape) -> ModelShape:
     return replace(
         shape,
         classes=tuple(
-            replace(each, nbytes=2 * each.parameters, forms=("BF16",))
+            replace(each, nbytes=2 * each.parameters, forms=("BF16",), in_blocks=False)
             if set(each.forms) & _PACKED
             else each
             for each in shape.classes
@@ -142,8 +146,8 @@ def decoded(shape: ModelShape) -> ModelShape:
 def _stored(checkpoint: Checkpoint, config: Hy3Config) -> _Stored:
     stored = _Stored(config)
     for header in checkpoint.headers.values():
-        for name, info in header.tensors.items():
-            stored.add(name, info.dtype, info.end - info.start)
+        for info in header.tensors.values():
+            stored.add(info)
     return stored
 
 
@@ -172,11 +176,16 @@ class _Stored:
         # By name with every digit a zero, dtype, and whether of the MTP layer: there are 100,000
         # names but few of these. As bytes, which are translated ten times as fast.
         self._sizes: dict[tuple[bytes, str, bool], int] = {}
+        self._in_blocks: set[_Key] = set()
 
-    def add(self, name: str, dtype: str, nbytes: int) -> None:
+    def add(self, tensor: TensorInfo | TensorSpec) -> None:
         """Count one tensor."""
-        key = (name.encode().translate(_ZEROS), dtype, name.startswith(self.mtp_prefix))
-        self._sizes[key] = self._sizes.get(key, 0) + nbytes
+        name = tensor.name
+        key = (name.encode().translate(_ZEROS), tensor.dtype, name.startswith(self.mtp_prefix))
+        before = self._sizes.get(key)
+        if before is None and _scales_blocks(tensor):
+            self._in_blocks.add((tensor_class(name), key[2]))
+        self._sizes[key] = (before or 0) + tensor.nbytes
 
     def sizes(self) -> Counter[_Key]:
         """Bytes of each class."""
@@ -207,9 +216,25 @@ class _Stored:
                 forms.setdefault((tensor_class(name), mtp), set()).add(dtype)
         parameters = _parameters(config)
         return tuple(
-            WeightClass(*key, parameters[key], size, tuple(sorted(forms.get(key, ()))))
+            WeightClass(
+                name=key[0],
+                mtp=key[1],
+                parameters=parameters[key],
+                nbytes=size,
+                forms=tuple(sorted(forms.get(key, ()))),
+                in_blocks="F8_E4M3" in forms.get(key, ()) and key in self._in_blocks,
+            )
             for key, size in sorted(self.sizes().items(), key=lambda item: -item[1])
         )
+
+
+def _scales_blocks(tensor: TensorInfo | TensorSpec) -> bool:
+    """Whether FP8 weights beside such scales are in blocks: rows have one each, NVFP4's are in FP8.
+
+    A matrix of one block across is told by the others of its class, which are wider.
+    """
+    scale = tensor.name.endswith((".weight_scale", ".weight_scale_inv"))
+    return scale and tensor.dtype != "F8_E4M3" and prod(tensor.shape[1:]) > 1
 
 
 def _parameters(config: Hy3Config) -> Counter[_Key]:

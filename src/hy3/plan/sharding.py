@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hy3.checkpoint.forms import BLOCK_SIZE
 from hy3.hardware.device import Hardware
 from hy3.plan.model_shape import ROUTED, ModelShape, WeightClass
 from hy3.plan.settings import NATIVE, SGLANG, VLLM, Settings
@@ -15,6 +16,10 @@ _OF_EXPERTS = (ROUTED, "shared_expert", "router", "expert_bias")
 _WHOLE = ("norm", "router", "expert_bias", "mtp_projection", "kv_scale", "unknown")
 _MARLIN_TILE_OUT, _MARLIN_TILE_IN = 64, 128
 _MARLIN = "https://github.com/vllm-project/vllm, marlin_utils.py of 0.33.0"
+_BLOCKS = (
+    "https://github.com/vllm-project/vllm, validate_fp8_block_shape and the FP8 experts of 0.26; "
+    "SGLang's validate_block_quant_shapes is the same"
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ def broken_splits(shape: ModelShape, hardware: Hardware, settings: Settings) -> 
         *_device_rules(hardware, settings),
         *_head_rules(shape, settings),
         *_expert_rules(shape, settings),
+        *_block_rules(shape, settings),
         *_pipeline_rules(shape, settings),
     ]
 
@@ -167,6 +173,35 @@ def _expert_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
         )
         broken.append(Constraint("marlin_width", sentence, "SGLang 0.5.23, W4A16 NVFP4 MoE"))
     return broken
+
+
+def _block_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:
+    """A scale of a 128 x 128 block goes to one rank: a slice that ends within one has none."""
+    blocked = {each.name for each in shape.classes if each.in_blocks}
+    cut = [
+        f"{name} is {width / parts:g} wide"
+        for name, width, parts in _cuts(shape, settings)
+        if name in blocked and width % (parts * BLOCK_SIZE)
+    ]
+    if not cut:
+        return []
+    sentence = (
+        f"FP8 in blocks needs each rank's slice in multiples of {BLOCK_SIZE}; with "
+        f"TP={settings.tensor_parallel} {', '.join(cut)}"
+    )
+    return [Constraint("fp8_blocks", sentence, _BLOCKS)]
+
+
+def _cuts(shape: ModelShape, settings: Settings) -> list[tuple[str, int, int]]:
+    """Class, width of its matrices where ranks cut them, and into how many parts."""
+    size = settings.tensor_parallel
+    return [
+        ("attention", shape.heads * shape.head_dim, size),
+        ("attention", shape.kv_heads * shape.head_dim, min(size, shape.kv_heads)),
+        (ROUTED, shape.expert_size, 1 if settings.expert_parallel else size),
+        ("shared_expert", shape.shared_size, size),
+        ("dense_mlp", shape.dense_size, size),
+    ]
 
 
 def _pipeline_rules(shape: ModelShape, settings: Settings) -> list[Constraint]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hy3.checkpoint.header import encode_header
+from hy3.checkpoint.index import open_checkpoint
+from hy3.checkpoint.model_config import parse_config
 from hy3.errors import InputError
 from hy3.hardware.device import GIB, parse_hardware
 from hy3.plan.footprint import (
@@ -17,11 +21,12 @@ from hy3.plan.footprint import (
     largest_concurrency,
     largest_context,
 )
-from hy3.plan.model_shape import ModelShape, decoded
+from hy3.plan.model_shape import ModelShape, decoded, shape_of
 from hy3.plan.planner import Request, make_plan
 from hy3.plan.settings import Settings
 from hy3.plan.sharding import broken_rules, kv_rank_bytes, rank_bytes
 from support.real_models import HY3, HY_MT2
+from support.recipes import written_specs
 from support.shapes import shape_in, shape_of_folder
 from support.sparse import write_sparse
 from support.tiny import TINY
@@ -38,6 +43,11 @@ def hy3(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
 def small(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
     folder = tmp_path_factory.mktemp("mt2") / "bf16"
     return shape_of_folder(write_sparse(folder, HY_MT2, shards=8))
+
+
+@pytest.fixture(scope="module")
+def blocks() -> ModelShape:
+    return shape_in("Hy3 in FP8 blocks", HY3, "fp8")
 
 
 def test_a_recipe_is_planned_before_it_is_made(hy3: ModelShape, small: ModelShape) -> None:
@@ -123,6 +133,51 @@ def test_marlin_tiles_are_sglangs_rule_and_not_vllms(hy3: ModelShape) -> None:
     assert [rule.identity for rule in broken_rules(hy3, hardware, sixteen)] == ["marlin_width"]
     assert "are 96" in broken_rules(hy3, hardware, sixteen)[0].sentence
     assert broken_rules(hy3, hardware, replace(sixteen, engine="vllm")) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "whole_experts", "cut"),
+    [
+        # 1536 / 4 = 3 x 128, and 13312 / 8 = 13 x 128; a head is 128 wide.
+        (4, False, ""),
+        (8, False, "TP=8 routed_expert is 192 wide, shared_expert is 192 wide"),
+        (8, True, "TP=8 shared_expert is 192 wide"),
+        (16, True, "TP=16 shared_expert is 96 wide, dense_mlp is 832 wide"),
+    ],
+)
+def test_blocks_of_fp8_are_not_cut(
+    blocks: ModelShape, size: int, whole_experts: bool, cut: str
+) -> None:
+    settings = Settings("vllm", tensor_parallel=size, expert_parallel=whole_experts)
+    broken = broken_rules(blocks, parse_hardware("2x8xh200"), settings)
+    assert [rule.identity for rule in broken] == ["fp8_blocks"] * bool(cut)
+    assert all(rule.sentence.endswith(f"with {cut}") for rule in broken)
+
+
+def test_blocks_of_fp8_decide_the_split() -> None:
+    """Hy-MT2-30B's dense layer is 6912 wide, 54 blocks: TP=2 leaves 27, TP=4 would cut one."""
+    shape = shape_in("fp8", HY_MT2, "fp8")
+    plan = make_plan(shape, parse_hardware("4xrtx-pro-6000"), Request(concurrency=1))
+    reason = next(each.reason for each in plan.choices if each.setting == "tensor parallel")
+    assert plan.settings.tensor_parallel <= 2 and "dense_mlp is 1728 wide" in reason
+    # hy3's own engine decodes them, and asks nothing of blocks.
+    odd = replace(shape, expert_size=100, shared_size=100)
+    for engine, rules in (("vllm", ["fp8_blocks"]), ("native", [])):
+        alone = make_plan(odd, parse_hardware("b300"), Request(concurrency=1, engine=engine))
+        assert [rule.identity for rule in alone.broken] == rules
+
+
+@pytest.mark.parametrize("variant", ["fp8", "attn-fp8", "attn-fp8+dynamic", "all-nvfp4"])
+def test_headers_tell_blocks_from_rows(tmp_path: Path, variant: str) -> None:
+    config = parse_config(json.loads((TINY / "config.json").read_text()))
+    specs = list(written_specs(config, variant).values())
+    header = encode_header(specs, {"format": "pt"})
+    (tmp_path / "model.safetensors").write_bytes(header)
+    os.truncate(tmp_path / "model.safetensors", len(header) + sum(s.nbytes for s in specs))
+    found = shape_of(variant, open_checkpoint(tmp_path), config)
+    others = {"attention", "shared_expert", "dense_mlp"}
+    wanted = {"fp8": {"routed_expert", *others}, "attn-fp8+dynamic": others}
+    assert {each.name for each in found.classes if each.in_blocks} == wanted.get(variant, set())
 
 
 def test_other_rules(hy3: ModelShape) -> None:
