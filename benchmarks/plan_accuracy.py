@@ -68,7 +68,8 @@ def prepare(row: Row) -> Prepared:
     whole, half = (
         predict_decode(row.shape, row.hardware, row.settings, row.workload, bare)
         for bare in (
-            Calibration("", mode, efficiency, 0.0, 1, 1, 0, 0, "", 0.0) for efficiency in (1.0, 0.5)
+            Calibration("", mode, efficiency, 0.0, 1, 1, 0, 0, "", 0.0, 0.0, 0)
+            for efficiency in (1.0, 0.5)
         )
     )
     bytes_s = half.step_s - whole.step_s
@@ -265,6 +266,8 @@ def speed_toml(rows: list[Prepared], draft_ms: float) -> str:
     for kind in _KINDS:
         own = [each for each in rows if each.row.hardware.device.kind == kind]
         constants = fit(own, draft_ms)
+        shortest_s = min(each.gained / each.row.stream_tok_s for each in own)
+        tokens = max(each.row.step_tokens for each in own)
         for mode in (GRAPHS, EAGER):
             seen = [each.row for each in own if each.mode == mode]
             confidence = _confidence(kind, mode, seen)
@@ -275,6 +278,8 @@ def speed_toml(rows: list[Prepared], draft_ms: float) -> str:
                 f"floor_us_per_layer = {constants.floor_us[mode]}",
                 f"low = {constants.low:.3f}",
                 f"high = {constants.high:.3f}",
+                f"shortest_step_ms = {shortest_s * 1e3:.2f}",
+                f"most_step_tokens = {tokens}",
                 f"rows = {len(seen)}",
                 f"sources = {len({row.source for row in seen})}",
                 f'confidence = "{confidence}"',

@@ -59,6 +59,11 @@ class Row:
     gained_range: tuple[float, float]  # tokens a step, by what can be known of the acceptance
 
     @property
+    def step_tokens(self) -> int:
+        """Verified in one step of all sequences."""
+        return self.settings.concurrency * (self.settings.draft_depth + 1)
+
+    @property
     def pair_key(self) -> tuple[Any, ...]:
         """Rows of equal keys ran the same model on the same machine, engine and prompts."""
         return (self.source, self.shape.name, self.engine, self.hardware, self.scenario)

@@ -16,7 +16,7 @@ from hy3.errors import InputError
 if TYPE_CHECKING:
     from hy3.hardware.device import Hardware
     from hy3.plan.model_shape import ModelShape
-    from hy3.plan.planner import LaunchPlan
+    from hy3.plan.planner import Alternative, LaunchPlan
 
 _GIB = 2**30
 
@@ -50,7 +50,8 @@ def command(
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
     """Show whether a model fits some hardware, how fast it will be, and why."""
-    from hy3.plan.planner import Request, make_plan
+    from hy3.plan.planner import make_plan
+    from hy3.plan.request import Request
 
     _check_options(engine, kv_dtype, picture)
     asked = parse_export(export, export_to, model, model_path, nodes, recipe)
@@ -122,19 +123,29 @@ def describe(plan: LaunchPlan) -> dict[str, Any]:
         "largest_concurrency": plan.largest_concurrency,
         "decode": {
             "terms": [vars(term) for term in decode.terms],
-            "step_s": decode.step_s,
             "tokens_per_step": decode.tokens_per_step,
-            "stream_tok_s": decode.stream_tok_s,
-            "stream_low": decode.stream_tok_s * decode.low,
-            "stream_high": decode.stream_tok_s * decode.high,
-            "total_tok_s": decode.stream_tok_s * plan.settings.concurrency,
+            "in_flight": vars(plan.in_flight),
+            **_speeds(plan),
             "confidence": decode.confidence,
         },
         "sequence_tokens": plan.sequence_tokens,
-        "prefill_s": list(plan.prefill_s),
+        "prefill_s": plan.prefill_s and list(plan.prefill_s),
         "kernels": [vars(kernel) for kernel in plan.kernels],
         "alternatives": [vars(each) for each in plan.alternatives],
     }
+
+
+def _speeds(plan: LaunchPlan) -> dict[str, float | None]:
+    """Seconds and tokens a second; None where none can be told."""
+    decode, speed = plan.decode, plan.decode.stream_tok_s
+    found = {
+        "step_s": decode.step_s,
+        "stream_tok_s": speed,
+        "stream_low": speed * decode.low,
+        "stream_high": speed * decode.high,
+        "total_tok_s": speed * plan.settings.concurrency,
+    }
+    return {name: value if decode.told else None for name, value in found.items()}
 
 
 def _check_options(engine: str | None, kv_dtype: str | None, picture: Path | None) -> None:
@@ -231,8 +242,7 @@ def _print(output: Output, plan: LaunchPlan, explain: bool) -> None:
     rows = [
         (
             each.name,
-            f"{each.tok_s_stream:.1f}",
-            f"{each.low:.1f} to {each.high:.1f}",
+            *_speed_cells(each),
             str(each.kv_tokens),
             "yes" if each.fits else "no",
         )
@@ -243,7 +253,14 @@ def _print(output: Output, plan: LaunchPlan, explain: bool) -> None:
     if explain:
         _print_reasons(output, plan)
     else:
-        output.text(f"{decode.confidence}; --explain shows every reason and source")
+        confidence = f"{decode.confidence}; " if decode.told else ""
+        output.text(f"{confidence}--explain shows every reason and source")
+
+
+def _speed_cells(each: Alternative) -> tuple[str, str]:
+    if each.tok_s_stream is None:
+        return "cannot tell", "-"
+    return f"{each.tok_s_stream:.1f}", f"{each.low:.1f} to {each.high:.1f}"
 
 
 def _tp(plan: LaunchPlan) -> str:
@@ -312,6 +329,9 @@ def _bar(part: float, whole: float) -> str:
 
 def _print_speed(output: Output, plan: LaunchPlan) -> None:
     decode, count = plan.decode, plan.settings.concurrency
+    if plan.prefill_s is None:
+        output.text(f"speed: {decode.confidence}")
+        return
     rows = [(term.name, f"{term.seconds * 1e3:.2f} ms", term.reason) for term in decode.terms]
     title = f"One decode step: {decode.step_s * 1e3:.1f} ms, {decode.tokens_per_step:.2f} tokens"
     output.table(("term", "time", "what it is"), rows, title=title)
@@ -323,6 +343,12 @@ def _print_speed(output: Output, plan: LaunchPlan) -> None:
         f"{speed * count:.1f} in all, at {plan.sequence_tokens} tokens a sequence; the first token "
         f"of such a prompt after {plan.prefill_s[0]:.2f} to {plan.prefill_s[1]:.2f} s"
     )
+    if plan.in_flight.batches > 1:
+        output.text(
+            f"{plan.in_flight.batches} batches of up to {plan.in_flight.streams} streams pass the "
+            "stages at a time; the lower end is that of all streams in one batch, where those stay "
+            "that arrive together"
+        )
     held = plan.memory.kv_tokens // plan.sequence_tokens
     if plan.fits and held < count:
         output.text(f"the cache holds {held} such sequences at a time: of {count}, others wait")

@@ -28,6 +28,16 @@ class Calibration:
     sources: int
     confidence: str  # what a reader must know before trusting it
     draft_floor_s: float  # a draft beside its bytes, the same for all kinds and modes
+    shortest_step_s: float  # of the kind's measured rows
+    most_step_tokens: int  # in one step of those
+
+    @property
+    def lost_in_scatter_s(self) -> float:
+        """A cost that every step has, up to this, would not show in how the rows scatter.
+
+        The interval takes as much for scatter, even of the row whose step is the shortest.
+        """
+        return (self.high - 1) * self.shortest_step_s
 
 
 def load_calibrations() -> dict[tuple[str, str], Calibration]:
@@ -55,5 +65,7 @@ def parse_calibrations(tables: dict[str, Any]) -> dict[tuple[str, str], Calibrat
                 sources=entry["sources"],
                 confidence=entry["confidence"],
                 draft_floor_s=draft_floor_s,
+                shortest_step_s=entry["shortest_step_ms"] / 1e3,
+                most_step_tokens=entry["most_step_tokens"],
             )
     return found

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hy3.errors import InputError
 from hy3.hardware.device import Hardware
-from hy3.plan.calibration import EAGER, GRAPHS, load_calibrations
+from hy3.plan.calibration import EAGER, GRAPHS
 from hy3.plan.engine_kernels import KernelChoice, kernel_choices
 from hy3.plan.footprint import Footprint, footprint, largest_concurrency, largest_context
 from hy3.plan.model_shape import ModelShape, decoded
-from hy3.plan.roofline import (
-    Prediction,
-    Workload,
-    mode_of,
-    predict_decode,
-    predict_prefill_s,
-)
+from hy3.plan.prediction import predict
+from hy3.plan.request import ACCEPTANCE_SOURCE, Request
+from hy3.plan.roofline import InFlight, Prediction, in_flight, predict_prefill_s
 from hy3.plan.settings import NATIVE, VLLM, Settings
 from hy3.plan.sharding import Constraint, broken_rules, broken_splits
+from hy3.plan.split import choose_split
 
-# Hy3's drafts: position 1 was accepted in 62 to 76 of 100 steps, position 2 in 18 to 21; so one in
-# three of those after the first.
-HY3_ACCEPTANCE = (0.69, 0.29, 0.29, 0.29)
-_ACCEPTANCE_SOURCE = "https://github.com/tonyd2wild/Hy3-295B-NVFP4-MTP-2x-DGX-Spark"
 _ALTERNATIVE_DEPTHS = (0, 1, 2)
 _USUAL_CONTEXT = 32768
-_USUAL_SEQUENCE = 1024
 FP8_CLASSES = ("attention", "shared_expert", "dense_mlp")
 
 
@@ -46,9 +37,9 @@ class Alternative:
     """The same launch with one thing changed."""
 
     name: str
-    tok_s_stream: float
-    low: float
-    high: float
+    tok_s_stream: float | None  # None, as its ends, where no speed can be told
+    low: float | None
+    high: float | None
     kv_tokens: int
     fits: bool
 
@@ -66,40 +57,21 @@ class LaunchPlan:
     largest_context: int
     largest_concurrency: int
     decode: Prediction
-    prefill_s: tuple[float, float]  # of a prompt of sequence_tokens, fastest and slowest
+    # Of a prompt of sequence_tokens, fastest and slowest; None where no speed can be told.
+    prefill_s: tuple[float, float] | None
     sequence_tokens: int
     kernels: tuple[KernelChoice, ...]
     alternatives: tuple[Alternative, ...]
 
     @property
+    def in_flight(self) -> InFlight:
+        """How the sequences are dealt out to pipeline stages."""
+        return in_flight(self.settings)
+
+    @property
     def fits(self) -> bool:
         """Whether the engine would start with a sequence of the whole context."""
         return not self.broken and self.memory.starts(self.settings)
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asks; None leaves the choice to the planner."""
-
-    concurrency: int
-    context: int | None = None
-    engine: str | None = None
-    tensor_parallel: int | None = None
-    pipeline_parallel: int = 1
-    expert_parallel: bool = False
-    draft_depth: int | None = None
-    kv_dtype: str | None = None
-    graphs: bool | None = None
-    utilization: float | None = None
-    free_bytes: int | None = None  # measured on the machine itself
-    sequence_tokens: int | None = None  # in each sequence's cache, on average, for the speed
-    # Of each draft, given that those before it were accepted; None for what is known of Hy3.
-    acceptance: tuple[float, ...] | None = None
-
-    @property
-    def acceptances(self) -> tuple[float, ...]:
-        """Stated or known, for each draft as far as either goes."""
-        return HY3_ACCEPTANCE if self.acceptance is None else self.acceptance
 
 
 def make_plan(shape: ModelShape, hardware: Hardware, request: Request) -> LaunchPlan:
@@ -108,8 +80,8 @@ def make_plan(shape: ModelShape, hardware: Hardware, request: Request) -> Launch
         shape = decoded(shape)
     settings, choices = _resolve(shape, hardware, request)
     memory = footprint(shape, hardware.device, settings, request.free_bytes)
-    decode = _predict(shape, hardware, settings, request)
-    tokens = _sequence_tokens(settings.context, request)
+    decode = predict(shape, hardware, settings, request)
+    tokens = request.tokens_of_a_sequence(settings.context)
     return LaunchPlan(
         shape=shape,
         hardware=hardware,
@@ -120,23 +92,11 @@ def make_plan(shape: ModelShape, hardware: Hardware, request: Request) -> Launch
         largest_context=largest_context(memory, settings, shape.max_positions),
         largest_concurrency=largest_concurrency(memory, settings),
         decode=decode,
-        prefill_s=predict_prefill_s(shape, hardware, settings, tokens),
+        prefill_s=predict_prefill_s(shape, hardware, settings, tokens) if decode.told else None,
         sequence_tokens=tokens,
         kernels=tuple(kernel_choices(shape, hardware.device, settings)),
         alternatives=tuple(_alternatives(shape, hardware, settings, request)),
     )
-
-
-def _sequence_tokens(context: int, request: Request) -> int:
-    if request.sequence_tokens is None:
-        return min(_USUAL_SEQUENCE, context)
-    if request.sequence_tokens > context:
-        raise InputError(
-            f"{request.sequence_tokens} tokens do not fit into a context of {context}",
-            hint="lower it, or raise --context",
-            where="--sequence-tokens",
-        )
-    return request.sequence_tokens
 
 
 def _resolve(
@@ -156,14 +116,8 @@ def _resolve(
         request.kv_dtype, "FP8 without calibrated scales is suspected of drifting language"
     )
     settle("KV cache", kv_dtype, reason, "https://huggingface.co/kodelow/Hy3-NVFP4-W4A16")
-    depth, reason = _depth(shape, request)
-    settle("drafts", depth, reason, _ACCEPTANCE_SOURCE)
-    if depth:
-        reason = _said(request.acceptance, "published for Hy3; given those before it")
-        shares = ", ".join(f"{each:.2f}" for each in request.acceptances[:depth])
-        settle("acceptance", shares, reason, _ACCEPTANCE_SOURCE)
     graphs, reason = _graphs(hardware, request)
-    settle("CUDA graphs", "on" if graphs else "off", reason, _ACCEPTANCE_SOURCE)
+    settle("CUDA graphs", "on" if graphs else "off", reason, ACCEPTANCE_SOURCE)
     settings = Settings(
         engine=engine,
         pipeline_parallel=request.pipeline_parallel,
@@ -171,13 +125,18 @@ def _resolve(
         kv_dtype=kv_dtype,
         context=context,
         concurrency=request.concurrency,
-        draft_depth=depth,
         graphs=graphs,
         utilization=request.utilization,
     )
-    size, reason = _tensor_parallel(shape, hardware, settings, request)
-    settings = replace(settings, tensor_parallel=size)
-    settle("tensor parallel", size, reason, "benchmarks/results/plan_accuracy.json")
+    split = choose_split(shape, hardware, settings, request)
+    size, depth = split.tensor_parallel, split.draft_depth
+    settings = replace(settings, tensor_parallel=size, draft_depth=depth)
+    settle("drafts", depth, split.depth_reason, ACCEPTANCE_SOURCE)
+    if depth:
+        reason = _said(request.acceptance, "published for Hy3; given those before it")
+        shares = ", ".join(f"{each:.2f}" for each in request.acceptances[:depth])
+        settle("acceptance", shares, reason, ACCEPTANCE_SOURCE)
+    settle("tensor parallel", size, split.size_reason, "benchmarks/results/plan_accuracy.json")
     if settings.pipeline_parallel > 1:
         settle("pipeline parallel", settings.pipeline_parallel, "as asked", "-")
     if settings.expert_parallel:
@@ -197,28 +156,6 @@ def _context(shape: ModelShape, request: Request) -> tuple[int, str]:
     return _USUAL_CONTEXT, f"enough for most; the model knows {shape.max_positions} positions"
 
 
-def _depth(shape: ModelShape, request: Request) -> tuple[int, str]:
-    if request.draft_depth is not None:
-        if request.draft_depth and not shape.mtp_layers:
-            raise InputError(
-                "the checkpoint has no MTP layer to draft with",
-                hint="leave --drafts out, or take a checkpoint that kept its MTP layer",
-                where="--drafts",
-            )
-        if request.draft_depth > len(request.acceptances):
-            raise InputError(
-                f"{request.draft_depth} drafts are more than acceptances are known for",
-                hint=f"at most {len(request.acceptances)}, or give --acceptance for each",
-                where="--drafts",
-            )
-        return request.draft_depth, "as asked"
-    if not shape.mtp_layers:
-        return 0, "the checkpoint has no MTP layer"
-    if request.pipeline_parallel > 1:
-        return 0, "engines do not draft across pipeline stages"
-    return 1, "the layer was trained for one draft; a second is accepted in one of five steps"
-
-
 def _graphs(hardware: Hardware, request: Request) -> tuple[bool, str]:
     if request.graphs is not None:
         return request.graphs, "as asked"
@@ -229,51 +166,6 @@ def _graphs(hardware: Hardware, request: Request) -> tuple[bool, str]:
             "same machines gain from graphs, so measure again with your versions"
         )
     return True, "launches cost more than bytes at small batches"
-
-
-def _tensor_parallel(
-    shape: ModelShape, hardware: Hardware, settings: Settings, request: Request
-) -> tuple[int, str]:
-    if request.tensor_parallel is not None:
-        return request.tensor_parallel, "as asked"
-    fitting: list[tuple[float, int]] = []
-    allowed = []
-    # No more ranks than query heads, however many devices there are.
-    for size in range(1, min(hardware.devices, shape.heads) + 1):
-        trial = replace(settings, tensor_parallel=size)
-        if broken_splits(shape, hardware, trial):
-            continue
-        allowed.append(size)
-        if footprint(shape, hardware.device, trial, request.free_bytes).starts(trial):
-            speed = _predict(shape, hardware, trial, request).stream_tok_s
-            fitting.append((speed, size))
-    if not allowed:
-        return hardware.devices, "no size is allowed; see the broken rules"
-    if not fitting:
-        return max(allowed), "nothing fits; this size comes nearest"
-    size = max(fitting)[1]
-    reason = f"fastest of the sizes that fit ({_names(s for _, s in fitting)})"
-    most = hardware.devices // settings.pipeline_parallel
-    whole = broken_splits(shape, hardware, replace(settings, tensor_parallel=most))
-    return size, "; ".join([reason, *(rule.sentence for rule in whole)])
-
-
-def _names(sizes: Iterator[int]) -> str:
-    return ", ".join(str(size) for size in sorted(sizes))
-
-
-def _predict(
-    shape: ModelShape, hardware: Hardware, settings: Settings, request: Request
-) -> Prediction:
-    calibration = load_calibrations()[hardware.device.kind, mode_of(settings)]
-    workload = Workload(_sequence_tokens(settings.context, request), request.acceptances)
-    used = hardware.used_by(settings.ranks)
-    decode = predict_decode(shape, used, settings, workload, calibration)
-    if settings.engine == NATIVE:
-        decode = replace(decode, confidence="low: no measured row is of hy3's own engine")
-    elif settings.pipeline_parallel > 1:
-        decode = replace(decode, confidence="low: no measured row has pipeline stages")
-    return decode
 
 
 def _alternatives(
@@ -303,14 +195,14 @@ def _alternatives(
 def _alternative(
     name: str, shape: ModelShape, hardware: Hardware, settings: Settings, request: Request
 ) -> Alternative:
-    decode = _predict(shape, hardware, settings, request)
+    decode = predict(shape, hardware, settings, request)
     memory = footprint(shape, hardware.device, settings, request.free_bytes)
     speed = decode.stream_tok_s
     return Alternative(
         name=name,
-        tok_s_stream=speed,
-        low=speed * decode.low,
-        high=speed * decode.high,
+        tok_s_stream=speed if decode.told else None,
+        low=speed * decode.low if decode.told else None,
+        high=speed * decode.high if decode.told else None,
         kv_tokens=memory.kv_tokens,
         fits=memory.starts(settings) and not broken_rules(shape, hardware, settings),
     )

@@ -4,6 +4,9 @@ A step reads every weight that any of its tokens needs, and the KV cache of each
 share of the memory's bandwidth; it waits for its collectives; and it costs a floor of launches and
 scheduling, which grows with the layers and not with bytes. Drafts read the MTP layer once for each
 draft, widen the verifying step to depth + 1 tokens a sequence, and cost a floor of their own each.
+
+Pipeline stages work on as many batches at a time: the sequences are dealt out to these, each batch
+passes all stages one after another, and a step is one pass of one batch.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from hy3.plan.sharding import kv_rank_bytes, rank_bytes
 # Share of the tensor cores' dense BF16 peak that prefill reached: 0.22 and 0.29 on an H200 with
 # vLLM 0.26 (Hy-MT2-30B and Hy3 dimensions, 8000 tokens). The interval doubles and halves it.
 _PREFILL_EFFICIENCY = 0.25
+_DRAFT_FLOOR = "draft floor"
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,35 @@ class Prediction:
     low: float  # factors on the speed
     high: float
     confidence: str
+    told: bool = True  # False where the speed is a number that nothing measured stands behind
 
     @property
     def step_s(self) -> float:
-        """One step of all sequences together."""
+        """One step of all sequences of a batch together."""
         return sum(term.seconds for term in self.terms)
+
+    @property
+    def model_s(self) -> float:
+        """What of a step grows with the model: all but launching the drafter."""
+        return sum(term.seconds for term in self.terms if term.name != _DRAFT_FLOOR)
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """How an engine deals its sequences out to pipeline stages."""
+
+    batches: int
+    streams: int  # in the fullest of them
+
+
+def in_flight(settings: Settings) -> InFlight:
+    """Evenly dealt, one batch for each stage as far as there are sequences.
+
+    vLLM 0.26 keeps ``pipeline_parallel_size`` batches in its queue and puts into each what is ready
+    then, so sequences that arrive together stay in one batch; SGLang deals them out evenly.
+    """
+    batches = min(settings.pipeline_parallel, settings.concurrency)
+    return InFlight(batches, -(-settings.concurrency // batches))
 
 
 def distinct_experts(experts: int, experts_per_token: int, tokens: int) -> float:
@@ -91,7 +119,37 @@ def predict_decode(
     workload: Workload,
     calibration: Calibration,
 ) -> Prediction:
-    """Speed of each of ``settings.concurrency`` streams."""
+    """Speed of each of ``settings.concurrency`` streams.
+
+    With pipeline stages the interval reaches down to all streams in one batch.
+    """
+    dealt = in_flight(settings)
+    batch = replace(settings, concurrency=dealt.streams)
+    terms = _terms(shape, hardware, batch, workload, calibration)
+    step_s = sum(term.seconds for term in terms)
+    low = calibration.low
+    if dealt.batches > 1:
+        together = _terms(shape, hardware, settings, workload, calibration)
+        low *= step_s / sum(term.seconds for term in together)
+    gained = tokens_per_step(settings, workload.acceptance)
+    return Prediction(
+        terms=tuple(terms),
+        tokens_per_step=gained,
+        stream_tok_s=gained / step_s,
+        low=low,
+        high=calibration.high,
+        confidence=calibration.confidence,
+    )
+
+
+def _terms(
+    shape: ModelShape,
+    hardware: Hardware,
+    settings: Settings,
+    workload: Workload,
+    calibration: Calibration,
+) -> list[TimeTerm]:
+    """Of one pass of a batch of ``settings.concurrency`` streams through all stages."""
     bandwidth = hardware.device.bandwidth_bytes_s * calibration.efficiency
     share = f"at {calibration.efficiency:.2f} of {hardware.device.bandwidth_bytes_s / 1e9:.0f} GB/s"
     terms = [
@@ -108,23 +166,14 @@ def predict_decode(
     terms.append(TimeTerm("step floor", floor, reason))
     if settings.draft_depth:
         reason = f"launch and sampling of the drafter, {settings.draft_depth} times"
-        terms.append(
-            TimeTerm("draft floor", settings.draft_depth * calibration.draft_floor_s, reason)
-        )
-    gained = tokens_per_step(settings, workload.acceptance)
-    return Prediction(
-        terms=tuple(terms),
-        tokens_per_step=gained,
-        stream_tok_s=gained / sum(term.seconds for term in terms),
-        low=calibration.low,
-        high=calibration.high,
-        confidence=calibration.confidence,
-    )
+        floor = settings.draft_depth * calibration.draft_floor_s
+        terms.append(TimeTerm(_DRAFT_FLOOR, floor, reason))
+    return terms
 
 
 def step_bytes(shape: ModelShape, settings: Settings, workload: Workload) -> dict[str, float]:
-    """What one step reads on the busiest rank, by class; pipeline stages work one after another,
-    so their reads add up."""
+    """What one step reads on the busiest rank, by class; a batch passes its stages one after
+    another, so their reads add up."""
     verified = settings.concurrency * (settings.draft_depth + 1)
     settings = replace(settings, pipeline_parallel=1)
     found: dict[str, float] = {}
@@ -132,9 +181,8 @@ def step_bytes(shape: ModelShape, settings: Settings, workload: Workload) -> dic
         if each.name in LOOKED_UP or each.mtp:
             continue
         found[each.name] = _read_bytes(each, shape, settings, verified)
-    found["kv cache"] = float(settings.concurrency * workload.context_tokens) * kv_rank_bytes(
-        shape, settings
-    )
+    cached = float(settings.concurrency * workload.context_tokens)
+    found["kv cache"] = cached * kv_rank_bytes(shape, settings)
     if settings.draft_depth:
         once = sum(
             _read_bytes(each, shape, settings, settings.concurrency)

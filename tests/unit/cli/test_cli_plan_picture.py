@@ -10,7 +10,8 @@ import pytest
 
 from hy3.cli.plan_picture import draw_memory
 from hy3.hardware.device import GIB, parse_hardware
-from hy3.plan.planner import LaunchPlan, Request, make_plan
+from hy3.plan.planner import LaunchPlan, make_plan
+from hy3.plan.request import Request
 from support.real_models import HY3
 from support.shapes import shape_in
 

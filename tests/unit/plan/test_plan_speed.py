@@ -13,7 +13,8 @@ import pytest
 from hy3.hardware.device import parse_hardware
 from hy3.plan.calibration import Calibration, load_calibrations
 from hy3.plan.model_shape import ModelShape
-from hy3.plan.planner import Request, make_plan, shape_with_fp8
+from hy3.plan.planner import make_plan, shape_with_fp8
+from hy3.plan.request import Request
 from hy3.plan.roofline import (
     Workload,
     distinct_experts,
@@ -28,7 +29,7 @@ from support.shapes import shape_of_folder
 from support.sparse import write_sparse
 
 ROOT = Path(__file__).resolve().parents[3]
-PLAIN = Calibration("unified", "eager", 0.85, 0.0, 0.8, 1.25, 8, 6, "test", 0.002)
+PLAIN = Calibration("unified", "eager", 0.85, 0.0, 0.8, 1.25, 8, 6, "test", 0.002, 0.02, 64)
 
 
 @pytest.fixture(scope="module")
