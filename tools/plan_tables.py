@@ -97,6 +97,7 @@ def answer(named: Sequence[str], options: str) -> str:
         f"of weights a rank, {memory['kv_tokens']} tokens of KV cache; "
         f"{decode['stream_tok_s']:.1f} tok/s a stream "
         f"({decode['stream_low']:.1f} to {decode['stream_high']:.1f})"
+        f"{', low confidence' if decode['confidence'].startswith('low: ') else ''}"
     )
 
 
