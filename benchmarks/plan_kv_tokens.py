@@ -38,6 +38,10 @@ from hy3.quantize.export import export_config
 from hy3.quantize.recipe import load_recipe
 from record import ROOT, provenance, record
 
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.real_models import HY3, HY_MT2
+
 TINY = ROOT / "models" / "hy3-tiny"
 CPU_CACHE_BYTES = 2**30
 SEQUENCES = 64
@@ -49,35 +53,10 @@ LOGGED = {
     "log_graph_gib": r"([\d.]+) GiB for CUDAGraph memory",
     "log_moe_backend": r"Using '?(\w+)'? NvFp4 MoE backend",
 }
-# What config.json of hy3-tiny says otherwise; a key of None keeps tiny's.
-_HY3_WIDE = {
-    "vocab_size": 120832,
-    "num_experts_per_tok": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 262144,
-    **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
-}
+# What a model's config.json says otherwise than that of hy3-tiny.
 DIMENSIONS: dict[str, dict[str, Any]] = {
-    "Hy3": _HY3_WIDE
-    | {
-        "hidden_size": 4096,
-        "intermediate_size": 13312,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 8,
-        "num_experts": 192,
-        "expert_hidden_dim": 1536,
-        "moe_intermediate_size": 1536,
-    },
-    "Hy-MT2-30B": _HY3_WIDE
-    | {
-        "hidden_size": 2048,
-        "intermediate_size": 6912,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "num_experts": 128,
-        "expert_hidden_dim": 768,
-        "moe_intermediate_size": 768,
-    },
+    "Hy3": HY3,
+    "Hy-MT2-30B": HY_MT2,
     "hy3-tiny": {},
     "4 KV heads of 128": {"num_key_value_heads": 4, "head_dim": 128},
     "11 layers": {"num_hidden_layers": 11, "max_position_embeddings": 32768},

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +26,8 @@ from hy3.plan.roofline import (
     tokens_per_step,
 )
 from hy3.plan.settings import Settings
-from support.real_models import HY3
-from support.shapes import shape_of_folder
+from support.real_models import HY3, HY_MT2
+from support.shapes import shape_in, shape_of_folder
 from support.sparse import write_sparse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -184,6 +186,21 @@ def test_rows_take_what_they_state_and_no_more() -> None:
     assert rows["65"].workload.acceptance == (0.65, 0.65, 0.65)
     assert rows["44"].gained_range == (1.576, 1.576)
     assert rows["78"].gained_range == (1.467, 1.834)
+
+
+@pytest.mark.usefixtures("benchmarks")
+@pytest.mark.parametrize(("name", "raw"), [("Hy3", HY3), ("Hy-MT2-30B-A3B", HY_MT2)])
+def test_rows_have_the_dimensions_of_the_models(name: str, raw: dict[str, Any]) -> None:
+    from plan_rows import DATA, build_shape
+
+    entry = tomllib.loads((DATA / "architectures.toml").read_text(encoding="utf-8"))[name]
+    rows, model = build_shape(name, entry, 2.0, 2.0), shape_in(name, raw, None)
+    for field in fields(ModelShape):
+        if field.name not in ("classes", "max_positions"):
+            assert getattr(rows, field.name) == getattr(model, field.name), field.name
+    counted = {(each.name, each.mtp): each.parameters for each in model.classes}
+    for each in rows.classes:
+        assert each.parameters == counted[each.name, each.mtp]
 
 
 @pytest.mark.usefixtures("benchmarks")
