@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from hy3.checkpoint.forms import stored_specs
-from hy3.checkpoint.header import DTYPE_BYTES, TensorInfo, TensorSpec
+from hy3.checkpoint.header import DTYPE_BYTES
 from hy3.checkpoint.index import Checkpoint
 from hy3.checkpoint.model_config import Hy3Config
 from hy3.checkpoint.names import expected_tensors, is_mtp, layer_of, tensor_class
@@ -105,7 +105,7 @@ def shape_of_forms(name: str, config: Hy3Config, forms: Mapping[str, str]) -> Mo
     classes = _Stored(config)
     for weight, spec in expected_tensors(config).items():
         for stored in stored_specs(spec, forms[weight]):
-            classes.add(stored)
+            classes.add(stored.name, stored.dtype, stored.shape, stored.nbytes)
     return _shape(name, config, classes.counted(config))
 
 
@@ -146,8 +146,8 @@ def decoded(shape: ModelShape) -> ModelShape:
 def _stored(checkpoint: Checkpoint, config: Hy3Config) -> _Stored:
     stored = _Stored(config)
     for header in checkpoint.headers.values():
-        for info in header.tensors.values():
-            stored.add(info)
+        for name, dtype, shape, start, end in header.tensors.values():
+            stored.add(name, dtype, shape, end - start)
     return stored
 
 
@@ -178,14 +178,13 @@ class _Stored:
         self._sizes: dict[tuple[bytes, str, bool], int] = {}
         self._in_blocks: set[_Key] = set()
 
-    def add(self, tensor: TensorInfo | TensorSpec) -> None:
+    def add(self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> None:
         """Count one tensor."""
-        name = tensor.name
-        key = (name.encode().translate(_ZEROS), tensor.dtype, name.startswith(self.mtp_prefix))
+        key = (name.encode().translate(_ZEROS), dtype, name.startswith(self.mtp_prefix))
         before = self._sizes.get(key)
-        if before is None and _scales_blocks(tensor):
+        if before is None and _scales_blocks(name, dtype, shape):
             self._in_blocks.add((tensor_class(name), key[2]))
-        self._sizes[key] = (before or 0) + tensor.nbytes
+        self._sizes[key] = (before or 0) + nbytes
 
     def sizes(self) -> Counter[_Key]:
         """Bytes of each class."""
@@ -228,13 +227,13 @@ class _Stored:
         )
 
 
-def _scales_blocks(tensor: TensorInfo | TensorSpec) -> bool:
+def _scales_blocks(name: str, dtype: str, shape: tuple[int, ...]) -> bool:
     """Whether FP8 weights beside such scales are in blocks: rows have one each, NVFP4's are in FP8.
 
     A matrix of one block across is told by the others of its class, which are wider.
     """
-    scale = tensor.name.endswith((".weight_scale", ".weight_scale_inv"))
-    return scale and tensor.dtype != "F8_E4M3" and prod(tensor.shape[1:]) > 1
+    scale = name.endswith((".weight_scale", ".weight_scale_inv"))
+    return scale and dtype != "F8_E4M3" and prod(shape[1:]) > 1
 
 
 def _parameters(config: Hy3Config) -> Counter[_Key]:
