@@ -37,7 +37,7 @@ def main() -> None:
 
 def run_demo(out: Path, kernels: Path) -> dict[str, Any]:
     """One run of the command: its wall time, each step's, and the figures it found."""
-    command = [sys.executable, "-m", "hy3.cli.app", "demo", "--out", str(out), "--json", "--quiet"]
+    command = [sys.executable, "-m", "hy3", "demo", "--out", str(out), "--json", "--quiet"]
     start_s, start_cpu_s = time.perf_counter(), children_cpu_s()
     done = subprocess.run(
         command,

@@ -99,7 +99,7 @@ def load_dry(python: str) -> dict[str, Any]:
         loads = "PROBLEM" if " on cpu " in cases[0]["evidence"] else "CLEAN"
         for recipe in RECIPES:
             folder = Path(work) / recipe
-            quantize = [sys.executable, "-m", "hy3.cli.app", "quantize", str(TINY), str(folder)]
+            quantize = [sys.executable, "-m", "hy3", "quantize", str(TINY), str(folder)]
             subprocess.run([*quantize, "--recipe", recipe, "--quiet"], check=True)
             cases.append(one_case(python, folder, recipe, loads))
         for name, plant in FAULTS.items():

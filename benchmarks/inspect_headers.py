@@ -39,7 +39,7 @@ def main() -> None:
 
 def measure(folder: Path) -> dict[str, Any]:
     """Best and all wall times, and what the command counted."""
-    command = [sys.executable, "-m", "hy3.cli.app", "inspect", str(folder), "--json"]
+    command = [sys.executable, "-m", "hy3", "inspect", str(folder), "--json"]
     walls = []
     for _ in range(RUNS):
         start = time.perf_counter()

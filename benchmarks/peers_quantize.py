@@ -118,7 +118,7 @@ class Bench:
 
     def _command(self, preset: Preset, source: Path, out: Path, report: Path) -> list[str]:
         if preset.tool == "hy3":
-            verb = [sys.executable, "-m", "hy3.cli.app", "quantize", str(source), str(out)]
+            verb = [sys.executable, "-m", "hy3", "quantize", str(source), str(out)]
             return [*verb, "--scales", preset.name]
         script = str(HERE / f"peers_{preset.tool}.py")
         python = getattr(self._options, preset.tool)

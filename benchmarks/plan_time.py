@@ -41,7 +41,7 @@ def main() -> None:
 
 def measure(folder: Path) -> dict[str, Any]:
     """Wall and processor time of the whole command, its start included."""
-    command = [sys.executable, "-m", "hy3.cli.app", "plan", str(folder), "--hardware", "2xgb10"]
+    command = [sys.executable, "-m", "hy3", "plan", str(folder), "--hardware", "2xgb10"]
     walls, processor = [], []
     for _ in range(RUNS):
         used = _children_s()

@@ -124,7 +124,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "source", Path(folder) / "out"
         sizes = write_checkpoint(source)
-        command = [sys.executable, "-m", "hy3.cli.app", "quantize", str(source), str(out)]
+        command = [sys.executable, "-m", "hy3", "quantize", str(source), str(out)]
         measured = run_sampled([*command, "--workers", workers])
     experts = sum(
         spec.nbytes

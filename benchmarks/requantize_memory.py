@@ -56,7 +56,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder) / "source", Path(folder) / "out"
         size = write_checkpoint(source)
-        command = [sys.executable, "-m", "hy3.cli.app", "requantize", str(source), str(out)]
+        command = [sys.executable, "-m", "hy3", "requantize", str(source), str(out)]
         measured = run_sampled([*command, "--workers", "1"])
     results = {
         "workers": 1,

@@ -58,7 +58,7 @@ def main() -> None:
 
 def wall_s(python_options: list[str], option: str) -> float:
     """Seconds from start to end of one run of the command."""
-    command = [sys.executable, *python_options, "-m", "hy3.cli.app", option]
+    command = [sys.executable, *python_options, "-m", "hy3", option]
     start_s = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start_s

@@ -29,7 +29,7 @@ DIMENSIONS = {
     "num_hidden_layers": 2,
     "intermediate_size": 512,
 }
-HY3 = [sys.executable, "-m", "hy3.cli.app"]
+HY3 = [sys.executable, "-m", "hy3"]
 _ANONYMOUS = re.compile(r"RssAnon:\s+(\d+) kB")
 
 

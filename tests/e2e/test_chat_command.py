@@ -33,7 +33,7 @@ def _url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def chat(url: str, *arguments: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "hy3.cli.app", "chat", url, "--json", "--temperature", "0"]
+    command = [sys.executable, "-m", "hy3", "chat", url, "--json", "--temperature", "0"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

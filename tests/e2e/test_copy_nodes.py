@@ -48,7 +48,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(nodes: TwoNodes, out: Path, target: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hy3.cli.app", "copy", str(out), "--to", str(target)]
+    command = [sys.executable, "-m", "hy3", "copy", str(out), "--to", str(target)]
     command += ["--nodes", f"root@{ADDRESS_B}", "--ssh", shlex.join(nodes.ssh), "--json", *more]
     source = str(Path(__file__).resolve().parents[2] / "src")
     return subprocess.Popen(
@@ -168,7 +168,7 @@ def test_nothing_is_copied_while_a_model_is_served(nodes: TwoNodes, out: Path) -
 
 
 def test_a_node_that_is_not_there(out: Path, nodes: TwoNodes) -> None:
-    command = [sys.executable, "-m", "hy3.cli.app", "copy", str(out), "--json"]
+    command = [sys.executable, "-m", "hy3", "copy", str(out), "--json"]
     command += ["--nodes", "10.77.3.9", "--ssh", shlex.join((*nodes.ssh, "-o", "ConnectTimeout=1"))]
     source = str(Path(__file__).resolve().parents[2] / "src")
     done = subprocess.run(

@@ -124,7 +124,7 @@ def test_the_verb_moves_data_between_two_machines(nodes: TwoNodes, tmp_path: Pat
     config = tmp_path / "ssh"
     config.write_text("#!/bin/sh\nexec " + shlex.join(["/usr/bin/ssh", *nodes.ssh[1:]]) + ' "$@"\n')
     config.chmod(0o755)
-    command = [sys.executable, "-m", "hy3.cli.app", "doctor", "--json"]
+    command = [sys.executable, "-m", "hy3", "doctor", "--json"]
     command += ["--nodes", f"localhost,root@{ADDRESS_B}", "--fabric", f"{ADDRESS_A},{ADDRESS_B}"]
     command += ["--engine-python", sys.executable]
     source = str(Path(__file__).resolve().parents[2] / "src")

@@ -24,7 +24,7 @@ def bench(folder: Path, drafts: int, *options: str) -> dict[str, Any]:
 
 
 def bench_at(url: str, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "hy3.cli.app", "bench", url, *OPTIONS, *options]
+    command = [sys.executable, "-m", "hy3", "bench", url, *OPTIONS, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

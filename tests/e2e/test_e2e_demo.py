@@ -24,7 +24,7 @@ NAMES = [
 
 
 def demo(*options: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "hy3.cli.app", "demo", "--json", "--quiet", *options]
+    command = [sys.executable, "-m", "hy3", "demo", "--json", "--quiet", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

@@ -26,7 +26,7 @@ def test_both_nodes_are_read_and_compared(tmp_path):
         surroundings = environment()
         surroundings["PATH"] = f"{stand_in.parent}:{surroundings['PATH']}"
         surroundings["PYTHONPATH"] = str(Path(__file__).resolve().parents[2] / "src")
-        command = [sys.executable, "-m", "hy3.cli.app", "doctor", "--json"]
+        command = [sys.executable, "-m", "hy3", "doctor", "--json"]
         done = subprocess.run(
             nodes.on_a([*command, "--nodes", f"localhost,root@{ADDRESS_B}"]),
             capture_output=True,

@@ -38,7 +38,7 @@ def hy3(
     package = Path(hy3_package.__file__).parents[1]
     known = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(package)}
     return subprocess.run(
-        [sys.executable, "-m", "hy3.cli.app", *map(str, arguments)],
+        [sys.executable, "-m", "hy3", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -14,7 +14,7 @@ from support.scripted import make_random
 
 
 def hy3(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hy3.cli.app", *map(str, arguments)]
+    command = [sys.executable, "-m", "hy3", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 

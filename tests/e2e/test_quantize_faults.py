@@ -48,7 +48,7 @@ def long_expected(long_source: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def start(source: Path, out: Path, verb: str = "quantize") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hy3.cli.app", verb, str(source), str(out), "--json"]
+    command = [sys.executable, "-m", "hy3", verb, str(source), str(out), "--json"]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -36,7 +36,7 @@ class Served:
     """One ``hy3 serve --json`` that is ready; stderr goes to a file."""
 
     def __init__(self, folder: Path, log: Path, *options: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "hy3.cli.app", "serve", str(folder), "--port", "0"]
+        command = [sys.executable, "-m", "hy3", "serve", str(folder), "--port", "0"]
         self.log = log
         self.process = subprocess.Popen(
             [*command, "--json", *options],
@@ -121,7 +121,7 @@ def test_the_second_signal_ends_at_once(folder: Path, tmp_path: Path) -> None:
 
 def test_a_signal_while_loading_ends_it(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "hy3.cli.app", "serve", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "hy3", "serve", str(folder), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log.open("w"))
     try:
         wait_until(lambda: "listening on" in log.read_text())
@@ -143,7 +143,7 @@ def answers(url: str) -> bool:
 
 
 def test_a_load_that_fails_ends_the_server_with_its_error(folder: Path) -> None:
-    command = [sys.executable, "-m", "hy3.cli.app", "serve", str(folder), "--port", "0", "--json"]
+    command = [sys.executable, "-m", "hy3", "serve", str(folder), "--port", "0", "--json"]
     finished = subprocess.run(
         [*command, "--max-context", "999999"], capture_output=True, text=True, timeout=DEADLINE_S
     )

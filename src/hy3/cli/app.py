@@ -35,6 +35,10 @@ from hy3.cli.stdout import StdoutLostError, guarded_stdout, settle_stderr
 from hy3.errors import EnvironmentFault, Hy3Error, InputError, Interrupted
 
 
+def _interrupted() -> Interrupted:
+    return Interrupted("interrupted", hint="run the same command again")
+
+
 class _Verbs(TyperGroup):
     """Makes an error of ours of an interrupt; typer would exit without a word."""
 
@@ -43,7 +47,7 @@ class _Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            raise Interrupted("interrupted", hint="run the same command again") from error
+            raise _interrupted() from error
 
 
 app = typer.Typer(
@@ -126,6 +130,8 @@ def _run(arguments: list[str], as_json: bool) -> int:
         error = known
     except typer.TyperException as usage:
         error = _usage_fault(usage)
+    except (KeyboardInterrupt, typer.Abort):  # before a verb has begun
+        error = _interrupted()
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
         if package not in _ENGINE_PACKAGES:
@@ -153,7 +159,3 @@ def _usage_fault(error: typer.TyperException) -> InputError:
     return InputError(
         error.format_message().rstrip("."), hint=f"{command} --help says what it takes"
     )
-
-
-if __name__ == "__main__":
-    main()

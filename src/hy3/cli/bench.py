@@ -45,7 +45,7 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Measure an endpoint: TTFT, TPOT, tok/s per stream and total, draft acceptance."""
+    """Measure an endpoint: TTFT, TPOT, tok/s, draft acceptance."""
     import asyncio
 
     from hy3.bench.run import BenchPlan

@@ -49,7 +49,10 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Chat with an endpoint; one question if --message is given or stdin is a pipe."""
+    """Chat with an endpoint in the terminal.
+
+    One question if --message is given or stdin is a pipe.
+    """
     from hy3.cli.conversation import Conversation
 
     settings = {

@@ -14,7 +14,7 @@ _RESUMES = "run it again to go on where it stopped"
 
 
 def command(
-    folder: str = typer.Argument(..., metavar="OUT", help="Folder of a finished checkpoint."),
+    folder: str = typer.Argument(..., metavar="OUT", help="Local folder of a finished checkpoint."),
     nodes: str = typer.Option(..., help="Nodes as ssh knows them, by their fabric address: b,c."),
     to: str | None = typer.Option(None, help="Folder there.", show_default="the same path"),
     streams: int = typer.Option(4, min=1, max=16, help="Files sent at a time."),
@@ -22,7 +22,10 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Send a checkpoint over the fabric with rsync and check every hash where it arrives."""
+    """Send a checkpoint to other nodes; hashes are checked there.
+
+    It goes over the fabric, with rsync.
+    """
     from hy3.cli.model_folder import model_folder
     from hy3.cli.words import command_words
     from hy3.deploy.copy import copy, files_to_send

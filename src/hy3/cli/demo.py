@@ -22,7 +22,10 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Run the whole path on a tiny model: quantize, verify, serve, chat, bench, compare."""
+    """Run the whole path on a tiny model, offline.
+
+    Quantize, verify, serve, chat, bench and compare: each step in one row of a table.
+    """
     from dataclasses import asdict
 
     from hy3.demo.path import HELD, run_steps

@@ -11,7 +11,9 @@ from hy3.cli.termination import RESUMES, terminable
 
 
 def command(
-    source: str = typer.Argument(..., metavar="IN", help="Folder of the quantized checkpoint."),
+    source: str = typer.Argument(
+        ..., metavar="IN", help="Local folder of the quantized checkpoint."
+    ),
     out: Path = typer.Argument(..., help="Folder to write; new, empty or of an interrupted run."),
     workers: int | None = typer.Option(
         None, min=1, help="Threads, each with a shard of its own.", show_default="cores"
@@ -19,7 +21,10 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Decode a quantized checkpoint to BF16, for other engines; run it again to resume."""
+    """Decode a quantized checkpoint to BF16, for other engines.
+
+    Run it again to resume.
+    """
     from hy3.cli.model_folder import expand_home, model_folder
     from hy3.hardware.cores import usable_cores
     from hy3.quantize.dequantize import dequantize

@@ -23,7 +23,7 @@ def command(
     nodes: str | None = typer.Option(
         None, "--nodes", help="Machines as ssh knows them, as a,b.", show_default="this one"
     ),
-    model: str | None = typer.Option(None, "--model", help="Folder of a checkpoint to look at."),
+    model: str | None = typer.Option(None, "--model", help="Local folder of a checkpoint."),
     engine: str | None = typer.Option(
         None, "--engine", help="With --model: what is to serve it, as vllm==0.26.0."
     ),
@@ -48,7 +48,10 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Look for known problems: every check with its evidence and what to do. Changes nothing."""
+    """Look for known problems of machines, checkpoint and engine.
+
+    Every check comes with its evidence and what to do. Changes nothing but by --fix.
+    """
     from hy3.cli.words import command_words
     from hy3.doctor.checks.nodes import fact_table
     from hy3.doctor.survey import Trials, look
@@ -128,13 +131,20 @@ def _print_facts(output: Output, facts: dict[str, dict[str, str]]) -> None:
 
 
 def _print(output: Output, answers: Sequence[Answer]) -> None:
+    by_verdict = {
+        verdict: [each for each in answers if each.finding.verdict == verdict] for verdict in _ORDER
+    }
+    unasked = by_verdict["NOT CHECKED"]
     rows = [
-        (each.finding.verdict, each.check, each.where, each.finding.evidence)
-        for verdict in _ORDER
-        for each in answers
-        if each.finding.verdict == verdict
+        (verdict, each.check, each.where, each.finding.evidence)
+        for verdict, found in by_verdict.items()
+        if found is not unasked
+        for each in found
     ]
-    output.table(("verdict", "check", "where", "what was seen"), rows)
+    if rows:
+        output.table(("verdict", "check", "where", "what was seen"), rows)
+    for line in _unasked_lines(unasked):
+        output.text(line)
     for each in answers:
         if each.finding.verdict != "PROBLEM" or each.finding.fix is None:
             continue
@@ -144,8 +154,25 @@ def _print(output: Output, answers: Sequence[Answer]) -> None:
             output.text(f"    {line}")
         if each.source:
             output.text(f"  see {each.source}")
-    counts = [f"{sum(row[0] == verdict for row in rows)} {verdict}" for verdict in _ORDER]
-    output.text(", ".join(counts))
+    output.text(", ".join(f"{len(found)} {verdict}" for verdict, found in by_verdict.items()))
+
+
+def _unasked_lines(answers: Sequence[Answer]) -> list[str]:
+    """What was not looked at: a line for each option that would ask, and one for all the rest."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in answers:
+        groups.setdefault((each.finding.evidence, each.where), []).append(each.check)
+    one_place = len({each.where for each in answers}) == 1
+    lines, others = [], []
+    for (reason, where), checks in groups.items():
+        count = f"{len(checks)}" if one_place else f"{where}, {len(checks)}"
+        if "--" in reason:
+            lines.append(f"NOT CHECKED, {reason} ({count}: {', '.join(checks)})")
+        else:
+            others.append(f"{reason} ({count})")
+    if others:
+        lines.append(f"NOT CHECKED, nothing to look at (--json has each): {'; '.join(others)}")
+    return lines
 
 
 def _fix(

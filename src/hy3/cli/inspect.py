@@ -18,7 +18,10 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Show tensor classes, sizes, scheme, MTP layer, and missing or unexpected tensors."""
+    """Show what a checkpoint holds, and what it lacks.
+
+    Tensor classes, sizes, scheme, MTP layer, and missing or unexpected tensors.
+    """
     from hy3.chat.markers import read_marker_suffix
     from hy3.checkpoint.census import take_census
     from hy3.checkpoint.manifest import read_manifest

@@ -45,8 +45,8 @@ def model_folder(model: str) -> Path:
     path, name = expand_home(model), _hub_name(model)
     if name:
         raise InputError(
-            "this command needs the model in a folder, and no folder of that name exists here",
-            hint=f"fetch it with `hf download {name.repository} --local-dir DIR` and name DIR",
+            "this command wants a local folder, and none of that name exists here",
+            hint=f"fetch it with `{name.download_command('DIR')}` and name DIR",
             where=model,
         )
     try:

@@ -49,7 +49,7 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Show whether a model fits some hardware, how fast it will be, and why."""
+    """Show whether a model fits some hardware, how fast, and why."""
     from hy3.plan.planner import make_plan
     from hy3.plan.request import Request
 

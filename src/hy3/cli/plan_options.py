@@ -9,13 +9,16 @@ import typer
 
 from hy3.errors import InputError
 
+# Those of devices.toml, which is not read for every help; a test compares them.
+_DEVICES = "gb10, rtx-3090, rtx-4090, rtx-5090, rtx-pro-6000, l40s, a100, h100, h200, b200, b300"
 _MOST = 100_000  # of anything that is counted: beyond it there is nothing to plan
 
 Model = Annotated[str, typer.Argument(help="Folder of a checkpoint, or hf://org/name.")]
 Hardware = Annotated[
     str,
     typer.Option(
-        help="COUNTxDEVICE, as 2xgb10 or h200; MACHINESxDEVICESxDEVICE, as 2x4xh100; or auto."
+        help="COUNTxDEVICE, as 2xgb10 or h200; MACHINESxDEVICESxDEVICE, as 2x4xh100; or auto (this "
+        f"machine). Devices: {_DEVICES}."
     ),
 ]
 Context = Annotated[

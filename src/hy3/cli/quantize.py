@@ -29,7 +29,7 @@ _CHOICES = {
     "--lm-head": ("bf16", "fp8"),
 }
 _RECIPE_HELP = (
-    "What becomes what: experts-nvfp4, experts-nvfp4-attn-fp8, all-nvfp4, fp8, or a path that ends "
+    "What becomes what: all-nvfp4, fp8, experts-nvfp4, experts-nvfp4-attn-fp8, or a path that ends "
     "in .toml."
 )
 

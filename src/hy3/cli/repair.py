@@ -12,12 +12,16 @@ _SHOWN_CHARACTERS = 60
 
 
 def command(
-    folder: str = typer.Argument(..., metavar="DIR", help="Folder of the checkpoint."),
+    folder: str = typer.Argument(..., metavar="DIR", help="Local folder of the checkpoint."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show the changes and write nothing."),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Mend token_suffix, dtype, top_k and the ignore list; every changed file is kept as .bak."""
+    """Mend a checkpoint's metadata; no weight is touched.
+
+    It mends token_suffix, dtype, top_k and the ignore list; every changed file is kept
+    as .bak.
+    """
     from hy3.cli.model_folder import model_folder
     from hy3.quantize.repair import plan_repair, repair
 

@@ -24,7 +24,7 @@ def command(
     original: str | None = typer.Option(
         None, "--source", help="The BF16 original, to say what it costs."
     ),
-    recipe: str = typer.Option("experts-nvfp4", help="What becomes what, as for quantize."),
+    recipe: str = typer.Option("experts-nvfp4", help="As for quantize."),
     scales: str = typer.Option("exact", help="Scale rule of NVFP4: max, four-over-six or exact."),
     workers: int | None = typer.Option(None, min=1, help="Threads.", show_default="cores"),
     device: str = typer.Option("auto", help="Where scales are searched: auto, cpu or cuda."),
@@ -36,7 +36,7 @@ def command(
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Search another maker's scales anew, gate and up of an expert under one tensor scale."""
+    """Put another maker's checkpoint into a recipe of hy3's."""
     check_choice("--scales", scales, ("max", "four-over-six", "exact"))
     from hy3.cli.model_folder import expand_home, model_folder
     from hy3.cli.quantize_source import open_source_model, shards_of, source_of

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 
 def command(
-    out: str = typer.Argument(..., help="Folder of the checkpoint to verify."),
+    out: str = typer.Argument(..., help="Local folder of the checkpoint."),
     source: str | None = typer.Option(
-        None, "--source", help="The checkpoint that it was made from, or its original in BF16."
+        None, "--source", help="Local folder of what it was made from, or of its original in BF16."
     ),
     json_output: bool = typer.Option(False, "--json", help="Print one JSON object on stdout."),
     quiet: bool = typer.Option(False, "--quiet", help="Print results and errors only."),
 ) -> None:
-    """Re-read a checkpoint and prove it: completeness, scales, engine matching, errors, hashes."""
+    """Re-read a checkpoint and prove it.
+
+    Completeness, scales, engine matching, errors, hashes.
+    """
     from hy3.cli.model_folder import model_folder
     from hy3.quantize.verify import bytes_to_read, verify
 

@@ -119,7 +119,7 @@ class ServeProcess:
 
 
 def _python() -> list[str]:
-    return [sys.executable, "-m", "hy3.cli.app"]
+    return [sys.executable, "-m", "hy3"]
 
 
 def _last_object(text: str) -> dict[str, Any] | None:

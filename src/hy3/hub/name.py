@@ -21,6 +21,11 @@ class HubName:
     def __str__(self) -> str:
         return f"{PREFIX}{self.repository}" + (f"@{self.revision}" if self.revision else "")
 
+    def download_command(self, folder: str) -> str:
+        """What fetches it into a folder, the revision with it."""
+        chosen = f" --revision {self.revision}" if self.revision else ""
+        return f"hf download {self.repository}{chosen} --local-dir {folder}"
+
 
 def parse_hub_name(text: str) -> HubName | None:
     """The name in ``text``; None when it can only be a path.

@@ -10,7 +10,7 @@ from hy3.nodes.node import Node
 # Extended regular expressions of POSIX: doctor/gather.sh gives ENGINE to grep. They read words
 # with one space between them. A program is told by its last name, a worker by its title.
 _SERVER = (
-    r"(^|[ /])((vllm|sglang|hy3|hy3\.cli\.app) serve|llama-server)( |$)"
+    r"(^|[ /])((vllm|sglang|hy3) serve|llama-server)( |$)"
     r"|vllm[./]entrypoints|sglang[./]launch_server"
 )
 _WORKER = r"(^|[ /])(VLLM|sglang|ray)::|EngineCore|RayWorkerProc"

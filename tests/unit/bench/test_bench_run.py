@@ -120,7 +120,7 @@ def test_bodies_repeat() -> None:
 
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hy3.cli.app", "bench", *arguments]
+    command = [sys.executable, "-m", "hy3", "bench", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 

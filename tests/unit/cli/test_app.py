@@ -17,9 +17,7 @@ from hy3.errors import CheckFailed, EnvironmentFault, Hy3Error, InputError
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hy3.cli.app", *arguments], capture_output=True, text=True
-    )
+    return subprocess.run([sys.executable, "-m", "hy3", *arguments], capture_output=True, text=True)
 
 
 def test_version() -> None:
@@ -78,7 +76,7 @@ def test_an_interrupt_is_said(
 
 def test_names_that_are_no_text_are_shown_escaped(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/\xff\xc3"
-    command = [sys.executable, "-m", "hy3.cli.app", "inspect", folder, "--json"]
+    command = [sys.executable, "-m", "hy3", "inspect", folder, "--json"]
     environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8:strict"}
     done = subprocess.run(command, capture_output=True, env=environment)
     assert done.returncode == 2

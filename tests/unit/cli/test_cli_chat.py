@@ -22,7 +22,7 @@ from hy3.cli.conversation import Conversation
 from hy3.server.schema import ChatBody
 from support.chat_server import ChatServer, chat_server
 
-COMMAND = [sys.executable, "-m", "hy3.cli.app", "chat"]
+COMMAND = [sys.executable, "-m", "hy3", "chat"]
 DEADLINE_S = 60.0
 ROOT = Path(__file__).resolve().parents[3]
 ANSWER = [

@@ -51,6 +51,24 @@ def test_a_clean_machine_ends_with_0(planted):
     assert {"id", "verdict", "severity", "evidence", "fix", "source"} <= result["checks"][0].keys()
 
 
+def test_what_was_not_looked_at_is_short(planted):
+    """A line for each option that would ask, one for the rest, and every check in --json."""
+    done = doctor(planted, "--model", str(TINY))
+    checks = json.loads(doctor(planted, "--model", str(TINY), "--json").stdout)["checks"]
+    unasked = [each for each in checks if each["verdict"] == "NOT CHECKED"]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("NOT CHECKED, ")]
+    options = [line for line in lines if "nothing to look at" not in line]
+    assert len(lines) - len(options) == 1
+    for option in ("--gpu-load", "--dry-load", "--engine"):
+        (line,) = [line for line in options if f"{option} " in line]
+        names = [each["id"] for each in unasked if f"{option} " in each["evidence"]]
+        assert names and f", {len(names)}: {', '.join(names)})" in line
+    (rest,) = set(lines) - set(options)
+    for reason in {each["evidence"] for each in unasked if "--" not in each["evidence"]}:
+        assert reason in rest
+    assert f"{len(unasked)} NOT CHECKED" in done.stdout.splitlines()[-1]
+
+
 def test_a_problem_ends_with_1_and_says_what_to_do(planted):
     planted.memory(SwapTotal=8_000_000, SwapFree=8_000_000)
     done = doctor(planted)
@@ -230,7 +248,7 @@ def test_an_engine_without_a_checkpoint(planted):
 )
 def test_what_is_given_is_never_taken_for_nothing(arguments, where):
     done = subprocess.run(
-        [sys.executable, "-m", "hy3.cli.app", "doctor", *map(str, arguments)],
+        [sys.executable, "-m", "hy3", "doctor", *map(str, arguments)],
         capture_output=True,
         text=True,
     )

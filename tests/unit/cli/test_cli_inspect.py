@@ -80,8 +80,15 @@ def test_gaps_are_listed_shortly(tmp_path):
 def test_a_verb_that_needs_a_folder_says_so(model):
     run = RUNNER.invoke(app, ["verify", model])
     assert isinstance(run.exception, InputError) and run.exception.exit_code == 2
-    assert "needs the model in a folder" in run.exception.message
-    assert "hf download tencent/Hy3" in run.exception.hint
+    assert "wants a local folder" in run.exception.message
+    assert "`hf download tencent/Hy3 --local-dir DIR`" in run.exception.hint
+
+
+@pytest.mark.parametrize("arguments", [["verify"], ["repair"], ["dequantize", "OUT"]])
+def test_the_revision_asked_for_is_the_one_to_fetch(arguments):
+    run = RUNNER.invoke(app, [arguments[0], "hf://tencent/Hy3@v1", *arguments[1:]])
+    assert isinstance(run.exception, InputError)
+    assert "`hf download tencent/Hy3 --revision v1 --local-dir DIR`" in run.exception.hint
 
 
 def test_not_a_checkpoint(tmp_path):

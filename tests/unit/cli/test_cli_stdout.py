@@ -10,7 +10,7 @@ import pytest
 
 from support.tiny import TINY
 
-HY3 = [sys.executable, "-m", "hy3.cli.app"]
+HY3 = [sys.executable, "-m", "hy3"]
 NO_SPACE = (
     "error: standard output: cannot be written (No space left on device)\n"
     "hint: free some space, or send the output elsewhere\n"

@@ -16,7 +16,7 @@ SERVERS = (
     "python3|-m|vllm.entrypoints.openai.api_server",
     "/opt/bin/hy3|serve|/m|--port|0",
     "python3|/opt/bin/hy3|serve|/m",
-    "python3|-m|hy3.cli.app|serve|/m",
+    "python3|-m|hy3|serve|/m",
     "sglang|serve|--model-path|/m",
     "python3|-m|sglang.launch_server|--model|/m",
     "python3|/src/sglang/launch_server.py",

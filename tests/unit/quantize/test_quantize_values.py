@@ -110,7 +110,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def hy3(*arguments: str | Path) -> tuple[int, dict[str, Any], str]:
-    command = [sys.executable, "-m", "hy3.cli.app", *map(str, arguments), "--json"]
+    command = [sys.executable, "-m", "hy3", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     return done.returncode, json.loads(done.stdout), done.stderr
 
