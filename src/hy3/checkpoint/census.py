@@ -17,6 +17,7 @@ from hy3.checkpoint.forms import (
     form_of,
     optional_parts,
     parts_of,
+    role_of,
 )
 from hy3.checkpoint.header import TensorInfo, TensorSpec
 from hy3.checkpoint.index import Checkpoint
@@ -26,9 +27,10 @@ from hy3.checkpoint.names import expected_tensors, is_mtp, is_routed_expert, ten
 
 @dataclass(frozen=True)
 class ClassCount:
-    """Tensors of one class and dtype."""
+    """Tensors of one class, role and dtype."""
 
     name: str
+    role: str  # see ``forms.role_of``
     dtype: str
     tensors: int
     nbytes: int
@@ -114,14 +116,14 @@ def _describe(part: Part | TensorInfo) -> str:
 
 
 def _count_classes(stored: dict[str, TensorInfo]) -> tuple[ClassCount, ...]:
-    counts: Counter[tuple[str, str]] = Counter()
-    sizes: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
+    sizes: Counter[tuple[str, str, str]] = Counter()
     for name, info in stored.items():
-        key = (tensor_class(name), info.dtype)
+        key = (tensor_class(name), role_of(name, info.dtype), info.dtype)
         counts[key] += 1
         sizes[key] += info.nbytes
     rows = [ClassCount(*key, counts[key], sizes[key]) for key in counts]
-    return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.name, row.dtype)))
+    return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.name, row.role, row.dtype)))
 
 
 def _scheme(forms: dict[str, str], stored: dict[str, TensorInfo]) -> str:

@@ -30,6 +30,15 @@ FORMAT_NAMES = {
 }
 INPUT_SCALES = ("input_global_scale", "input_scale")  # of activations: only in W4A4 and FP8 files
 TENSOR_SCALES = ("weight_global_scale", "weight_scale_2")  # a divisor, ModelOpt's multiplier
+_CODE_DTYPES = ("U8", "F8_E4M3")
+# last part of a tensor's name -> what the tensor is to its weight
+_ROLES = {
+    "weight_packed": "codes",
+    "weight_scale_inv": "scales",
+    **dict.fromkeys(TENSOR_SCALES, "tensor scales"),
+    **dict.fromkeys(INPUT_SCALES, "input scales"),
+    **dict.fromkeys(("q_scale", "k_scale", "v_scale", "scale"), "KV cache scales"),
+}
 
 Shape = tuple[int, ...]
 
@@ -50,6 +59,16 @@ class Part:
     def spec(self) -> TensorSpec:
         """The tensor as ``quantize`` writes it."""
         return TensorSpec(self.name, self.dtypes[0], self.shapes[0])
+
+
+def role_of(name: str, dtype: str) -> str:
+    """What a stored tensor is to its weight: the weight itself, its codes, or which scales."""
+    last = name.rpartition(".")[2]
+    if last == "weight_scale":  # NVFP4's, of 16 columns, are the only ones in FP8
+        return "group scales" if dtype == "F8_E4M3" else "scales"
+    if last == "weight" and dtype in _CODE_DTYPES:
+        return "codes"
+    return _ROLES.get(last, "weights")
 
 
 def form_of(spec: TensorSpec, find: Callable[[str], TensorInfo | None]) -> str:

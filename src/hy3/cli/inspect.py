@@ -55,7 +55,13 @@ def command(
             "parameters": census.weight_count,
         },
         "classes": [
-            {"name": row.name, "dtype": row.dtype, "tensors": row.tensors, "bytes": row.nbytes}
+            {
+                "name": row.name,
+                "role": row.role,
+                "dtype": row.dtype,
+                "tensors": row.tensors,
+                "bytes": row.nbytes,
+            }
             for row in census.classes
         ],
         "missing": list(census.missing),
@@ -97,10 +103,10 @@ def _print(output: Output, result: dict[str, Any]) -> None:
         recipe = f"recipe {result['recipe']}: " if result["recipe"] else "quantized: "
         output.text(recipe + ", ".join(counts))
     rows = [
-        (row["name"], row["dtype"], str(row["tensors"]), format_bytes(row["bytes"]))
+        (row["name"], row["role"], row["dtype"], str(row["tensors"]), format_bytes(row["bytes"]))
         for row in result["classes"]
     ]
-    output.table(("class", "dtype", "tensors", "bytes"), rows)
+    output.table(("class", "holds", "dtype", "tensors", "bytes"), rows)
     mismatches = [
         f"{each['name']} (must be {each['expected']}, is {each['found']})"
         for each in result["mismatched"]

@@ -237,8 +237,24 @@ def _print(output: Output, plan: LaunchPlan, explain: bool) -> None:
     idle = plan.hardware.devices - plan.settings.ranks
     if idle > 0:
         output.text(f"{idle} of {plan.hardware.devices} devices would do nothing: {_tp(plan)}")
-    _print_memory(output, plan)
-    _print_speed(output, plan)
+    if not plan.broken:
+        _print_memory(output, plan)
+    if plan.fits:
+        _print_speed(output, plan)
+    _print_alternatives(output, plan)
+    if explain:
+        _print_reasons(output, plan)
+    else:
+        confidence = f"{decode.confidence}; " if plan.fits and decode.told else ""
+        output.text(f"{confidence}--explain shows every reason and source")
+
+
+def _print_alternatives(output: Output, plan: LaunchPlan) -> None:
+    """What one change would give; of a plan that cannot run only changes that make it run."""
+    found = [each for each in plan.alternatives if plan.fits or each.fits]
+    if not found:
+        output.text("no single change (of drafts, TP, FP8, graphs or KV cache) makes it fit")
+        return
     rows = [
         (
             each.name,
@@ -246,15 +262,11 @@ def _print(output: Output, plan: LaunchPlan, explain: bool) -> None:
             str(each.kv_tokens),
             "yes" if each.fits else "no",
         )
-        for each in plan.alternatives
+        for each in found
     ]
     columns = ("instead", "tok/s a stream", "interval", "KV tokens", "fits")
-    output.table(columns, rows, title="What one change would give")
-    if explain:
-        _print_reasons(output, plan)
-    else:
-        confidence = f"{decode.confidence}; " if decode.told else ""
-        output.text(f"{confidence}--explain shows every reason and source")
+    title = "What one change would give" if plan.fits else "One change that makes it fit"
+    output.table(columns, rows, title=title)
 
 
 def _speed_cells(each: Alternative) -> tuple[str, str]:
@@ -336,8 +348,6 @@ def _print_speed(output: Output, plan: LaunchPlan) -> None:
     title = f"One decode step: {decode.step_s * 1e3:.1f} ms, {decode.tokens_per_step:.2f} tokens"
     output.table(("term", "time", "what it is"), rows, title=title)
     speed, low, high = decode.stream_tok_s, decode.low, decode.high
-    if not plan.fits:
-        output.text("if it could run so:")
     output.text(
         f"{speed:.1f} tok/s a stream ({speed * low:.1f} to {speed * high:.1f}), "
         f"{speed * count:.1f} in all, at {plan.sequence_tokens} tokens a sequence; the first token "
@@ -350,7 +360,7 @@ def _print_speed(output: Output, plan: LaunchPlan) -> None:
             "that arrive together"
         )
     held = plan.memory.kv_tokens // plan.sequence_tokens
-    if plan.fits and held < count:
+    if held < count:
         output.text(f"the cache holds {held} such sequences at a time: of {count}, others wait")
 
 

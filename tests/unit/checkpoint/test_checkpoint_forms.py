@@ -13,6 +13,7 @@ from hy3.checkpoint.forms import (
     NVFP4,
     form_of,
     parts_of,
+    role_of,
     stored_specs,
     tile_of,
 )
@@ -79,3 +80,26 @@ def test_tiles():
         (128, 128),
         (300, 256),
     ]
+
+
+@pytest.mark.parametrize(
+    ("last", "dtype", "role"),
+    [
+        ("q_proj.weight", "BF16", "weights"),
+        ("expert_bias", "F32", "weights"),
+        ("q_proj.weight_packed", "U8", "codes"),
+        ("q_proj.weight", "U8", "codes"),
+        ("q_proj.weight", "F8_E4M3", "codes"),
+        ("q_proj.weight_scale", "F8_E4M3", "group scales"),
+        ("q_proj.weight_scale", "F32", "scales"),
+        ("q_proj.weight_scale", "BF16", "scales"),
+        ("q_proj.weight_scale_inv", "F32", "scales"),
+        ("q_proj.weight_global_scale", "F32", "tensor scales"),
+        ("q_proj.weight_scale_2", "F32", "tensor scales"),
+        ("q_proj.input_scale", "F32", "input scales"),
+        ("k_cache.scale", "F32", "KV cache scales"),
+        ("k_scale", "F32", "KV cache scales"),
+    ],
+)
+def test_every_tensor_says_what_it_is_to_its_weight(last, dtype, role):
+    assert role_of(f"model.layers.1.self_attn.{last}", dtype) == role

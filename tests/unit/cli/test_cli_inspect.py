@@ -34,13 +34,16 @@ def test_json_of_the_whole_model(tmp_path):
     assert result["forms"] == [["routed_expert", "nvfp4", 46_080]] and result["recipe"] is None
     assert result["marker_suffix"] is None
     assert result["missing"] == result["unexpected"] == result["mismatched"] == []
-    packed_row = next(row for row in result["classes"] if row["dtype"] == "U8")
-    assert packed_row == {
-        "name": "routed_expert",
-        "dtype": "U8",
-        "tensors": 46_080,
-        "bytes": 289_910_292_480 // 2,
-    }
+    experts = [row for row in result["classes"] if row["name"] == "routed_expert"]
+    weights = 289_910_292_480
+    assert [tuple(row.values()) for row in experts] == [
+        ("routed_expert", "codes", "U8", 46_080, weights // 2),
+        ("routed_expert", "group scales", "F8_E4M3", 46_080, weights // 16),
+        ("routed_expert", "tensor scales", "F32", 46_080, 4 * 46_080),
+    ]
+    assert list(experts[0]) == ["name", "role", "dtype", "tensors", "bytes"]
+    named = [(row["name"], row["role"]) for row in result["classes"]]
+    assert len(named) == len(set(named))
 
 
 def test_the_collector_rests_while_headers_are_read(tmp_path, monkeypatch):

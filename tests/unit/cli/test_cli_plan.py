@@ -256,7 +256,22 @@ def test_no_room_at_all_is_told(tmp_path: Path, free: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(HY_MT2))
     found = run(str(tmp_path), "--recipe", "fp8", "--hardware", "gb10", "--free-gib", free)
     assert found.exit_code == 0 and "does not fit" in found.stdout
-    assert "if it could run so" in found.stdout
+    # What takes the memory is shown; no speed of what cannot run, and nothing that does not help.
+    assert "Memory of the fullest rank" in found.stdout
+    assert "no single change" in found.stdout and "tok/s" not in found.stdout
+
+
+def test_of_what_cannot_run_only_what_helps_is_shown() -> None:
+    """hy3-tiny has two KV heads: TP=1 and TP=2 run on three devices, and TP=3 does not."""
+    arguments = [MODEL, "--hardware", "3xgb10", "--tp", "3"]
+    text = run(*arguments).stdout
+    rules = json.loads(run(*arguments, "--json").stdout)["broken_rules"]
+    assert rules and text.count("cannot run: ") == len(rules)
+    for absent in ("Memory of the fullest rank", "speed", "KV cache", "drafts 0"):
+        assert absent not in text
+    rows = [line.split("│") for line in text.splitlines() if line.startswith("│")]
+    assert [(row[1].strip(), row[5].strip()) for row in rows] == [("TP=1", "yes"), ("TP=2", "yes")]
+    assert "One change that makes it fit" in text
 
 
 def test_a_share_that_is_not_free_is_refused_by_engines() -> None:
