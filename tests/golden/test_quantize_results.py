@@ -114,3 +114,16 @@ def test_batch_shapes_took_the_steps_that_they_name(vllm: dict[str, Any]) -> Non
 def test_planted_faults_show(vllm: dict[str, Any]) -> None:
     assert vllm["faults_that_passed"] == [] and len(vllm["planted_faults"]) == 6
     assert all(case["outcome"] == "differs" for case in vllm["planted_faults"])
+
+
+def test_the_prose_on_the_search_on_a_gpu_holds() -> None:
+    found = json.loads((ROOT / "benchmarks/results/scale_search_gpu.json").read_text("utf-8"))
+    results = found["results"]
+    plain, weighted = results["gb_per_s"], results["gb_per_s_weighted"]
+    assert [round(each["rules"]["exact"]) for each in (plain, weighted)] == [376, 182]
+    one = "exact_on_one_1536x4096_matrix"
+    assert [round(each[one]) for each in (plain, weighted)] == [100, 24]
+    assert min(results["gb_per_s_exact_by_distribution"].values()) >= 200
+    rates = results["gb_per_s_exact_by_distribution_weighted"]
+    below = {name: round(rate) for name, rate in rates.items() if rate < 120}
+    assert len(rates) == 14 and below == {"saturated": 59, "t2": 118}
