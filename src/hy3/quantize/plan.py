@@ -106,6 +106,11 @@ class Plan:
         """Tensor bytes to write: the index's total_size."""
         return sum(step.output_bytes for step in self.steps())
 
+    @property
+    def has_nvfp4(self) -> bool:
+        """Whether anything becomes NVFP4, whose scales alone follow a rule that is chosen."""
+        return bool(self.assignment.quantized & set(NVFP4_FORMS))
+
     def codes_of(self, weight: str) -> str:
         """The tensor of the source that holds a weight, its scales aside."""
         return self.stored[weight].names[0] if weight in self.stored else weight

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hy3.checkpoint.forms import BF16
 from hy3.errors import EnvironmentFault
 from hy3.hardware.disk import has_holes, read_rate, write_and_read_rate
 from hy3.hardware.rate import Rate, rate_of
@@ -28,6 +29,7 @@ from hy3.quantize.encode import encode
 from hy3.quantize.plan import Plan, Step
 from hy3.quantize.recipe import COPY
 from hy3.quantize.resume import read_resume_state
+from hy3.stored.decode import decode_parts
 from hy3.units import format_bytes
 
 _COMPUTE_SECONDS = 0.9  # for all formats together
@@ -58,15 +60,19 @@ class Prediction:
     workers: int
     read: Term
     read_from: str  # "SRC", or "OUT" when nothing of SRC can be measured
-    compute: tuple[Term, ...]  # by format, "copy" among them
+    compute: tuple[Term, ...]  # by format, "copy" among them; "fp8 to nvfp4" decodes first
     write: Term
     free_bytes: int
 
     @property
+    def disk_work_seconds(self) -> float:
+        """Of the computing: the processor time of reading and writing, over all threads."""
+        return (self.read.cpu_seconds + self.write.cpu_seconds) / self.workers
+
+    @property
     def seconds_by_activity(self) -> dict[str, float]:
         """Each alone; reading and writing take their processor time from the computing."""
-        compute = sum(term.seconds for term in self.compute)
-        compute += (self.read.cpu_seconds + self.write.cpu_seconds) / self.workers
+        compute = sum(term.seconds for term in self.compute) + self.disk_work_seconds
         return {"read": self.read.seconds, "compute": compute, "write": self.write.seconds}
 
     @property
@@ -111,6 +117,7 @@ class Prediction:
                 for activity, term in self.terms()
             ],
             "read_from": self.read_from,
+            "seconds_by_activity": self.seconds_by_activity,
             "bound_by": self.bound_by,
             "overlapped_seconds": self.overlapped_seconds,
             "serial_seconds": self.serial_seconds,
@@ -177,16 +184,19 @@ def _pending_steps(plan: Plan, out: Path) -> list[Step]:
 
 
 def _compute_terms(steps: list[Step], workers: int, scales: str, device: Device) -> Iterator[Term]:
-    """What each format's bytes cost, on weights of its most frequent shape."""
-    steps = [step for step in steps if step.outputs]
-    forms = sorted({step.form for step in steps})
-    for form in forms:
-        chosen = [step for step in steps if step.form == form]
-        shape = Counter(step.source.shape for step in chosen).most_common(1)[0][0]
-        work = partial(_work, form, _sample(shape), scales, device)
+    """What each format's bytes in BF16 cost, on weights of its most frequent shape."""
+    groups: dict[tuple[str, str], list[Step]] = {}
+    for step in steps:
+        if step.outputs:
+            stored = step.stored.form if step.stored else ""
+            groups.setdefault((stored, step.form), []).append(step)
+    for (stored, form), chosen in sorted(groups.items()):
+        shape = Counter(step.weight.shape for step in chosen).most_common(1)[0][0]
+        work = partial(_work, stored, form, _sample(shape), scales, device)
         next(work())  # loads the kernel
-        rate = rate_of(work, workers, _COMPUTE_SECONDS / len(forms))
-        yield _term(form, sum(step.source.nbytes for step in chosen), rate)
+        rate = rate_of(work, workers, _COMPUTE_SECONDS / len(groups))
+        name = f"{stored} to {BF16 if form == COPY else form}" if stored else form
+        yield _term(name, sum(step.weight.nbytes for step in chosen), rate)
 
 
 def _sample(shape: tuple[int, ...]) -> NDArray[np.uint16]:
@@ -197,11 +207,20 @@ def _sample(shape: tuple[int, ...]) -> NDArray[np.uint16]:
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def _work(form: str, bits: NDArray[np.uint16], scales: str, device: Device) -> Iterator[int]:
-    """All that a worker does with a weight between reading and writing it, without end."""
+def _work(
+    stored: str, form: str, bits: NDArray[np.uint16], scales: str, device: Device
+) -> Iterator[int]:
+    """All that a worker does with a weight between reading and writing it, without end.
+
+    A weight that is ``stored`` in some form is decoded first.
+    """
     source, output = hashlib.sha256(), hashlib.sha256()
+    read = encode(stored, bits, largest_magnitude(bits), "max").tensors if stored else (bits,)
     while True:
-        source.update(bits.data)
+        for data in read:
+            source.update(data.data)
+        if stored:
+            bits, _ = decode_parts(stored, read)
         largest = largest_magnitude(bits)
         encoded = (bits,) if form == COPY else encode(form, bits, largest, scales, device).tensors
         for data in encoded:

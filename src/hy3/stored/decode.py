@@ -6,6 +6,7 @@ its tensor scales are powers of two; FP8 does, as nearly every product has more 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,10 +40,23 @@ def decode(
         values, scales = read_fp8(reader, weight, codes)
         if np.any(values & 0x7F == E4M3_NAN):
             raise _unusable(reader, weight.names[0], "holds NaN")
-        return decode_fp8(values, scales, tile_of(weight.spec.shape, weight.form))
-    packed, group_codes, multiplier, divides = _read_nvfp4(reader, weight, codes)
+        return decode_parts(weight.form, (values, scales))
+    packed, group_codes, tensor_scale, _ = _read_nvfp4(reader, weight, codes)
+    return decode_parts(weight.form, (packed, group_codes, np.array(tensor_scale)))
+
+
+def decode_parts(form: str, parts: Sequence[NDArray[Any]]) -> tuple[NDArray[np.uint16], int]:
+    """As ``decode``, of parts in the order of their form that are known to be sound.
+
+    Scales of FP8 are fp32 [tiles down, tiles across].
+    """
+    if form in FP8_FORMS:
+        codes, scales = parts
+        return decode_fp8(codes, scales, tile_of(codes.shape, form))
+    packed, group_codes, stored_scale = parts
     group_scales = decode_e4m3(torch.from_numpy(group_codes)).numpy()
-    steps = group_scales / multiplier if divides else group_scales * multiplier
+    scale = np.float32(stored_scale.reshape(-1)[0])
+    steps = group_scales * scale if form == MODELOPT_NVFP4 else group_scales / scale
     return decode_to_bf16(packed, steps)
 
 

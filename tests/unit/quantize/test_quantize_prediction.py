@@ -29,9 +29,12 @@ def test_times_follow_from_bytes_and_rates():
     found = Prediction(2, read, "SRC", compute, write, free_bytes=59)
     assert found.seconds_by_activity == {"read": 5.5, "compute": 8.0, "write": 6.0}
     assert (found.bound_by, found.overlapped_seconds, found.serial_seconds) == ("compute", 8, 19.5)
-    assert found.cpu_seconds == 15
+    assert found.cpu_seconds == 15 and found.disk_work_seconds == 1
+    alone = sum(term.seconds for _, term in found.terms())
+    assert alone + found.disk_work_seconds == found.serial_seconds
     assert not found.fits
     result = found.as_json()
+    assert result["seconds_by_activity"] == found.seconds_by_activity
     assert [term["activity"] for term in result["terms"]] == ["read", "compute", "compute", "write"]
     assert [term["bytes_per_s"] for term in result["terms"]] == [20, 10, 20, 10]
     assert (result["needed_bytes"], result["free_bytes"]) == (60, 59)

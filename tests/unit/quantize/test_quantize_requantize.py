@@ -20,6 +20,7 @@ from hy3.errors import InputError
 from hy3.quantize.cost import compare_costs
 from hy3.quantize.dequantize import dequantize
 from hy3.quantize.plan import plan_twin
+from hy3.quantize.prediction import predict
 from hy3.quantize.verify import verify
 from support.foreign_files import (
     SCALES,
@@ -39,7 +40,7 @@ from support.planted import (
     statuses,
 )
 from support.quantized import write_index
-from support.quantizing import no_progress, run, run_in_child, tree
+from support.quantizing import no_progress, plan_of, run, run_in_child, tree
 from support.scripted import make_random
 
 LINEARS, EXPERTS = r"_proj$(?<!eh_proj)", r"experts\.\d+\.\w+_proj$"
@@ -141,6 +142,23 @@ def test_the_bytes_are_those_of_the_decoded_values(
     assert f"quantized itself ({MAKERS[maker][3]})" in card
     assert f"rounded {done.rounded_values} values" in card and done.rounded_values
     assert "quantized itself" not in (tmp_path / "plain" / "README.md").read_text()
+
+
+def test_a_dry_run_counts_the_decoding(
+    made: tuple[str, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes of BF16 by what they are stored in and what they become; all of them are counted."""
+    monkeypatch.setattr("hy3.quantize.prediction._COMPUTE_SECONDS", 0.02)
+    monkeypatch.setattr("hy3.quantize.prediction._WRITE_BYTES", 2**20)
+    _, foreign, decoded = made
+    found = predict(plan_of(foreign, decodes=True), tmp_path / "out", 1)
+    plain = predict(plan_of(decoded), tmp_path / "out", 1)
+    assert found.read.nbytes < plain.read.nbytes and found.write.nbytes == plain.write.nbytes
+    to_nvfp4 = [term for term in found.compute if term.name.endswith("to nvfp4")]
+    (nvfp4,) = [term for term in plain.compute if term.name == "nvfp4"]
+    assert [term.nbytes for term in to_nvfp4] == [nvfp4.nbytes]
+    assert sum(term.nbytes for term in found.compute) == sum(term.nbytes for term in plain.compute)
+    assert all(term.seconds > 0 for term in found.compute)
 
 
 def test_one_worker_or_four_and_a_rerun(made: tuple[str, Path, Path], tmp_path: Path) -> None:
