@@ -63,7 +63,7 @@ def test_errors_have_their_exit_codes(source: Path, tmp_path: Path) -> None:
         (("quantize", source, tmp_path / "used" / "file"), 2, "is not a folder"),
         (("quantize", source, tmp_path / "used" / "file" / "below"), 2, "is not a folder"),
         (("inspect", "~no-such-user"), 2, "does not exist"),
-        (("verify", source, "--source", "org/name"), 2, "in a folder"),
+        (("verify", source, "--source", "org/name"), 2, "a local folder"),
     ]:
         run = hy3(*arguments)
         assert run.returncode == code and word in run.stderr
