@@ -94,7 +94,7 @@ def test_errors_have_their_exit_codes(hub: Hub, tmp_path: Path) -> None:
     for arguments, more, code, word in (
         (("inspect", NAME), {}, 2, "not granted"),
         (("inspect", NAME), {"HF_TOKEN": "hf_right"}, 0, ""),
-        (("verify", NAME), {}, 2, "needs the model in a folder"),
+        (("verify", NAME), {}, 2, "wants a local folder"),
         (("quantize", hub.folder, "out", "--discard-source"), {}, 2, "from a hub"),
     ):
         made = hy3(hub, tmp_path, *arguments, **more)
