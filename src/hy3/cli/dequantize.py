@@ -25,13 +25,13 @@ def command(
 
     Run it again to resume.
     """
-    from hy3.cli.model_folder import expand_home, model_folder
+    from hy3.cli.model_folder import model_folder, output_folder
     from hy3.hardware.cores import usable_cores
     from hy3.quantize.dequantize import dequantize
     from hy3.quantize.plan import plan_twin
     from hy3.units import format_bytes
 
-    output, out = Output(json_output, quiet), expand_home(out)
+    output, out = Output(json_output, quiet), output_folder(out)
     plan = plan_twin(model_folder(source))
     with terminable(RESUMES):
         twin = dequantize(plan, out, workers or usable_cores(), output.progress)

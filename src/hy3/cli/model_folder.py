@@ -40,6 +40,18 @@ def expand_home(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def output_folder(out: Path) -> Path:
+    """The folder that OUT names, which need not exist; InputError for a hub name."""
+    # A path has one slash left of the two.
+    if str(out).startswith("hf:/"):
+        raise InputError(
+            "is a model on a hub, and OUT is a local folder to write",
+            hint="name a folder, and upload what lies in it with `hf upload`",
+            where=str(out).replace("hf:/", "hf://"),
+        )
+    return expand_home(out)
+
+
 def model_folder(model: str) -> Path:
     """The folder that MODEL names; InputError for a hub name or something that is no folder."""
     path, name = expand_home(model), _hub_name(model)

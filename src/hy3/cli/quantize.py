@@ -43,14 +43,14 @@ def command(
 ) -> None:
     """Quantize to NVFP4 and FP8, streaming; run it again to resume."""
     options.check_words(scales, mtp, layout, fp8_activations, lm_head)
-    from hy3.cli.model_folder import expand_home
+    from hy3.cli.model_folder import output_folder
     from hy3.cli.quantize_source import open_source_model, source_of
     from hy3.hardware.cores import usable_cores
     from hy3.kernels.scale_search_device import choose_device
     from hy3.quantize.plan import plan_source
     from hy3.quantize.recipe import load_recipe
 
-    output, out = Output(json_output, quiet), expand_home(out)
+    output, out = Output(json_output, quiet), output_folder(out)
     chosen = load_recipe(recipe).with_options(fp8_activations, lm_head)
     model = open_source_model(source, output, discard_source)
     planned, threads = source_of(model), workers or usable_cores()

@@ -48,14 +48,14 @@ def command(
     --keep-nonfinite as of hy3 quantize.
     """
     options.check_words(scales, mtp, layout, fp8_activations, lm_head)
-    from hy3.cli.model_folder import expand_home, model_folder
+    from hy3.cli.model_folder import model_folder, output_folder
     from hy3.cli.quantize_source import open_source_model, source_of
     from hy3.hardware.cores import usable_cores
     from hy3.kernels.scale_search_device import choose_device
     from hy3.quantize.plan import plan_source
     from hy3.quantize.recipe import load_recipe
 
-    output, out = Output(json_output, quiet), expand_home(out)
+    output, out = Output(json_output, quiet), output_folder(out)
     chosen = load_recipe(recipe).with_options(fp8_activations, lm_head)
     beside = None if original is None else model_folder(original)
     model = open_source_model(source, output, discard_source)

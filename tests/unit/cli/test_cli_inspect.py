@@ -99,3 +99,13 @@ def test_not_a_checkpoint(tmp_path):
     assert isinstance(run.exception, InputError) and "does not exist" in run.exception.message
     run = RUNNER.invoke(app, ["inspect", str(tmp_path)])
     assert isinstance(run.exception, InputError) and "config.json" in run.exception.where
+
+
+@pytest.mark.parametrize("verb", ["quantize", "dequantize", "requantize"])
+def test_a_hub_name_is_no_folder_to_write(verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = RUNNER.invoke(app, [verb, ".", "hf://tencent/Hy3"])
+    assert isinstance(run.exception, InputError) and run.exception.exit_code == 2
+    assert run.exception.where == "hf://tencent/Hy3"
+    assert "OUT is a local folder" in run.exception.message
+    assert not list(tmp_path.iterdir())
