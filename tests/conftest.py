@@ -3,6 +3,9 @@
 Torch gets one thread. The models of the tests are small: a second thread gains nothing, and on a
 machine with other work it waits for its core at every operation.
 
+A shell starts what runs in its background deaf to SIGINT, and children inherit that: here
+they hear it again, as tests send it to them.
+
 The fixtures import what they need when they are asked for: tests/peers runs where no more than
 vLLM is installed.
 """
@@ -10,6 +13,7 @@ vLLM is installed.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +21,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]

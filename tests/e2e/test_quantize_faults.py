@@ -49,14 +49,7 @@ def long_expected(long_source: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 def start(source: Path, out: Path, verb: str = "quantize") -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "hy3", verb, str(source), str(out), "--json"]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts what runs in its background deaf to SIGINT, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def end_by(process: subprocess.Popen[str], out: Path, number: signal.Signals, code: int) -> str:

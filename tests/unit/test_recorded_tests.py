@@ -63,5 +63,7 @@ def test_tests_of_another_environment_name_what_it_holds(tmp_path: Path) -> None
     (tmp_path / "test_planted.py").write_text("def test_good(): pass\n")
     code, out = run(tmp_path, "test_elsewhere.py", "peers", "--python", sys.executable)
     found = json.loads(out.read_text())
-    assert (code, found["passed"], found["of"]) == (0, 1, 1) and found["skipped"] == 2
+    modules = len(list((ROOT / "tests" / "peers").glob("test_*.py")))
+    assert modules >= 3
+    assert (code, found["passed"], found["of"], found["skipped"]) == (0, 1, 1, modules)
     assert found["versions"]["vllm"] is None and found["versions"]["pytest"] == pytest.__version__
