@@ -18,8 +18,7 @@ OPTIONS = ["--concurrency", "1,3", "--requests", "3", "--output-tokens", "40", "
 
 def bench(folder: Path, drafts: int, *options: str) -> dict[str, Any]:
     with ServeProcess([str(folder), "--drafts", str(drafts)]) as server:
-        # A seed of its own: how much of the text's openings is alike differs from one to another.
-        result = bench_at(server.url, "--seed", "0", *options)
+        result = bench_at(server.url, *options)
         server.stop()
     return result
 
@@ -34,14 +33,16 @@ def bench_at(url: str, *options: str) -> dict[str, Any]:
 def test_drafts_that_are_always_right(tmp_path: Path) -> None:
     """Two drafts a step, all accepted: three tokens a step, counted as tokens."""
     folder = make_scripted(tmp_path / "model", mtp_noise=0.0)
-    result = bench(folder, 2, "--prompt-tokens", "60", "--temperature", "0")
+    result = bench(folder, 2, "--prompt-tokens", "200", "--temperature", "0")
     assert result["method"]["counted_by"] == ["token_ids"]
     assert [run["concurrency"] for run in result["runs"]] == [1, 3]
     for run in result["runs"]:
         assert (run["ok"], run["failed"]) == (3, {})
         assert run["output_tokens"] == run["usage_tokens"] == 3 * 40
-        assert abs(run["input_tokens"] / 3 - 60) <= 15
-        assert run["cached_tokens"] <= 3 * 32  # blocks that the opening of the template fills
+        assert abs(run["input_tokens"] / 3 - 200) <= 15
+        # The block that the template's opening fills: template and instruction are some 60 tokens,
+        # so that shorter prompts have no text of their own to differ in.
+        assert run["cached_tokens"] <= 3 * 16
         assert run["acceptance"]["per_position"] == pytest.approx([1.0, 1.0])
         assert run["acceptance"]["tokens_per_step"] == pytest.approx(3.0)
 
